@@ -1,0 +1,45 @@
+# Flags and small helpers shared by all folders.
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy>=1.0.3)
+
+# What every target of ours compiles with. No -m flags: kernels choose their instruction set at run
+# time. -ffp-contract=off keeps encoded bytes identical on every target.
+add_library(kvsieve_flags INTERFACE)
+target_compile_features(kvsieve_flags INTERFACE cxx_std_20)
+target_compile_options(kvsieve_flags INTERFACE
+  -ffp-contract=off -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-psabi
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+target_include_directories(kvsieve_flags INTERFACE
+  ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
+
+# kvs_part(name source...): a part of the core as an object library.
+function(kvs_part name)
+  add_library(${name} OBJECT ${ARGN})
+  target_link_libraries(${name} PUBLIC kvsieve_flags)
+  set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET hidden
+                                           VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+
+# kvs_test(name SOURCES a.cc... LIBS lib... [TIMEOUT s]): one GoogleTest binary, one ctest entry.
+function(kvs_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE kvsieve_flags ${ARG_LIBS} GTest::gtest GTest::gtest_main
+                                        Threads::Threads)
+  target_compile_definitions(${name} PRIVATE
+    KVS_DATA_DIR="${PROJECT_SOURCE_DIR}/data" KVS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# kvs_bench(name SOURCES a.cc... LIBS lib...): one Google Benchmark binary.
+function(kvs_bench name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE kvsieve_flags ${ARG_LIBS} benchmark::benchmark
+                                        Threads::Threads)
+endfunction()

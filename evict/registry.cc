@@ -1,0 +1,1 @@
+#include "kvsieve/evict.h"

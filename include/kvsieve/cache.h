@@ -1,0 +1,144 @@
+// The compressed KV cache of one sequence: all layers, one writer.
+//
+//   auto cache = Cache::Create(pipeline, layers, {});
+//   for each chunk, each layer:  cache->Append(i, Phase::kPrefill, k, v, positions);
+//                                cache->Observe(i, positions, q);
+//   cache->FinishPrefill();                                  // evict, then encode
+//   each step, each layer:       cache->Append(i, Phase::kDecode, k, v, position);
+//                                cache->Attend(i, position, q, {}, scratch, out, lse);
+//
+// A call that fails leaves the cache as it was. Calls that write (non-const) must not overlap any
+// other call on the same cache; const calls may run concurrently.
+#ifndef KVSIEVE_CACHE_H_
+#define KVSIEVE_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvsieve/allocator.h"
+#include "kvsieve/byte_report.h"
+#include "kvsieve/parallel.h"
+#include "kvsieve/pipeline.h"
+#include "kvsieve/result.h"
+#include "kvsieve/types.h"
+
+namespace kvsieve {
+
+// What the rows of an Append are. Never guessed from their number.
+enum class Phase : std::uint8_t { kPrefill, kDecode, kVerify };
+
+// Where rows appended after FinishPrefill go.
+enum class DecodeRows : std::uint8_t {
+  kStored,  // through the tail into tier 0, as an engine would
+  kExact,   // kept in source precision for ever: judges the prompt's compression alone
+};
+
+struct CacheOptions {
+  Allocator* allocator = nullptr;  // null: DefaultAllocator(). Must outlive the cache.
+  Parallel* parallel = nullptr;    // null: serial. Used by FinishPrefill. Must outlive the cache.
+  DecodeRows decode_rows = DecodeRows::kStored;
+};
+
+struct AttendParams {
+  // Each replaces the layer's own value when set.
+  std::optional<float> scale;
+  std::optional<float> softcap;
+  std::optional<int> sliding_window;
+  Parallel* parallel = nullptr;  // null: serial
+};
+
+// Temporary memory of Attend, grown on demand and reusable. One per concurrent call.
+class AttendScratch {
+ public:
+  AttendScratch();
+  ~AttendScratch();
+  AttendScratch(AttendScratch&&) noexcept;
+  AttendScratch& operator=(AttendScratch&&) noexcept;
+  std::int64_t bytes() const;
+
+ private:
+  friend class Cache;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// What one layer asked for and got.
+struct LayerReport {
+  int layer = 0;  // the model's number
+  ByteReport bytes;
+  std::vector<ByteReport> heads;  // per KV head; layer-wide memory is in `bytes` only
+  std::string requested;          // canonical evictor and store of this layer
+  std::string applied;            // the same, or "none | ..." when nothing was evicted
+  std::string key_path;           // kernel path of K: fused, portable, reference
+  std::string value_path;
+  std::string note;               // why something did not run; empty otherwise
+};
+
+class Cache {
+ public:
+  // Fails when a chain cannot be built for a layer's dimensions, naming the layer.
+  static Result<Cache> Create(std::shared_ptr<const Pipeline> pipeline,
+                              std::vector<LayerSpec> layers, const CacheOptions& options);
+  ~Cache();
+  Cache(Cache&&) noexcept;
+  Cache& operator=(Cache&&) noexcept;
+
+  // -- writing ----------------------------------------------------------------------------------
+
+  // Appends rows of one layer. keys [kv_heads, n, key_dim], values [kv_heads, n, value_dim] (empty
+  // for an MLA layer), positions [n], increasing and past the layer's last. `layer_index` counts
+  // the layers given to Create. Before FinishPrefill only kPrefill is accepted, afterwards kDecode.
+  Status Append(int layer_index, Phase phase, const HeadsView& keys, const HeadsView& values,
+                std::span<const TokenPos> positions);
+
+  // Keeps the last post-RoPE, unscaled queries that the scorer needs: [query_heads, n, key_dim].
+  // Independent of how the prompt was cut. Before FinishPrefill only.
+  Status Observe(int layer_index, std::span<const TokenPos> positions, const HeadsView& queries);
+
+  // Evicts, then encodes what stays. Everything is decided, then all memory is reserved, then
+  // layer by layer committed and its staging freed; only the first two can fail, and then nothing
+  // has changed. `scratch_limit_bytes` bounds scoring (0 = one query head per worker).
+  Status FinishPrefill(std::int64_t scratch_limit_bytes = 0);
+
+  // Forgets all rows and gives their memory back; statistics and pipeline stay.
+  void Clear();
+
+  // -- attention --------------------------------------------------------------------------------
+
+  // queries [query_heads, n, key_dim] at `query_positions` [n]; out f32 [query_heads, n,
+  // value_dim]; lse f32 [query_heads, n] (natural log of the sum of exp, may be null). A row is
+  // visible iff its position <= the query's and, with a window w, > the query's - w. No visible
+  // row: out 0, lse -inf. Records nothing.
+  Status Attend(int layer_index, std::span<const TokenPos> query_positions,
+                const HeadsView& queries, const AttendParams& params, AttendScratch& scratch,
+                float* out, float* lse) const;
+
+  // -- reading ----------------------------------------------------------------------------------
+
+  int layers() const;
+  const LayerSpec& layer(int layer_index) const;
+  std::int64_t rows(int layer_index, int head) const;  // stored rows
+  TokenPos next_position() const;                      // one past the last token seen by layer 0
+  TokenPos oldest_exact_position() const;  // next_position() at the last eviction, 0 if none
+
+  // Stored rows of one head by position, decoded to f32 in the original basis. Spans sized by
+  // rows(): positions [n], keys [n, key_dim], values [n, value_dim]; any may be empty to skip it.
+  Status Gather(int layer_index, int head, std::span<TokenPos> positions, std::span<float> keys,
+                std::span<float> values) const;
+
+  LayerReport ReportLayer(int layer_index) const;
+  ByteReport Report() const;  // the sum over layers
+
+ private:
+  struct Impl;
+  explicit Cache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_CACHE_H_

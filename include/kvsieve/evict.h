@@ -1,0 +1,110 @@
+// Eviction: which rows of each KV head stay. Thinks in rows and positions, never in bytes; how
+// rows are stored is none of its business (kvsieve/codec.h).
+//
+//   Observation -> Scorer -> Reducer -> Smoother -> Budget -> Selector -> KeepSet
+//
+// An Evictor is one such composition, built from a spec such as
+//   snapkv(budget=25%,window=32,sinks=4,pool=max:7)
+#ifndef KVSIEVE_EVICT_H_
+#define KVSIEVE_EVICT_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvsieve/keep_set.h"
+#include "kvsieve/parallel.h"
+#include "kvsieve/result.h"
+#include "kvsieve/spec_args.h"
+#include "kvsieve/stage_info.h"
+#include "kvsieve/types.h"
+
+namespace kvsieve {
+
+// The candidate rows of one KV head. Pointers and spans are the caller's and outlive the call.
+struct HeadObservation {
+  const RowSource* keys = nullptr;         // [rows, key_dim]
+  const RowSource* values = nullptr;       // [rows, value_dim]
+  std::span<const TokenPos> positions;     // [rows], strictly increasing
+};
+
+// What a scorer may look at in one layer.
+struct Observation {
+  LayerSpec layer;
+  std::span<const HeadObservation> heads;       // [kv_heads]
+  // The last post-RoPE queries, unscaled: f32 [query_heads, window_rows, key_dim], contiguous.
+  const float* window_queries = nullptr;
+  std::span<const TokenPos> window_positions;   // [window_rows], increasing; may be empty
+  // Scores handed in from outside (scorer `external`): [kv_heads, rows], or empty.
+  std::span<const float> external_scores;
+
+  int window_rows() const { return static_cast<int>(window_positions.size()); }
+};
+
+// Scores of one layer, [kv_heads, rows] in CSR form (heads may differ in rows); higher = keep.
+// Protection is never done by inflating a score.
+struct Scores {
+  std::vector<std::int64_t> head_begin;  // [kv_heads + 1]
+  std::vector<float> raw;                // before smoothing
+  std::vector<float> smoothed;           // after smoothing; what ranks first
+};
+
+// What the window holds for a scorer.
+struct ScorerNeeds {
+  int window_queries = 0;  // rows of true queries that must have been observed; 0 = none
+  bool values = false;     // reads V
+};
+
+// Memory that scoring may use, and what it did use.
+struct ScoreScratch {
+  std::int64_t limit_bytes = 0;  // 0 = enough for the logits of one query head per worker
+  std::int64_t peak_bytes = 0;   // written by the call
+  bool recomputed = false;       // written: logits did not fit, q.K was computed twice
+};
+
+// Scores the rows of one layer. Stateless and const: one object serves every layer and thread.
+class Scorer {
+ public:
+  virtual ~Scorer() = default;
+  // The call with every default written out, without selection keys: "window_attention(window=32,...)".
+  virtual std::string Canonical() const = 0;
+  virtual ScorerNeeds needs() const = 0;
+  // Fills `scores->raw` (and `smoothed`, equal to raw when the scorer does not smooth).
+  // Errors: kInvalidArgument when the observation lacks what needs() states.
+  virtual Status Score(const Observation& observation, Parallel& parallel, ScoreScratch* scratch,
+                       Scores* scores) const = 0;
+};
+
+// How the budget came to be met, for reports.
+struct LayerDecision {
+  KeepSet keep;
+  bool scored = false;
+  std::string note;  // empty, or e.g. "budget not reached: 200 of 512 rows"
+};
+
+// A scorer with its selection: budget, protection, order. Immutable, shared freely.
+class Evictor {
+ public:
+  virtual ~Evictor() = default;
+  virtual std::string Canonical() const = 0;
+  virtual ScorerNeeds needs() const = 0;
+
+  // One decision for the layers given together (scope=model ranks over all of them). A pure
+  // function of its input: the same for any number of workers. Errors name layer and option.
+  virtual Result<std::vector<LayerDecision>> Decide(std::span<const Observation> layers,
+                                                    Parallel& parallel,
+                                                    ScoreScratch* scratch) const = 0;
+};
+
+// Builds an evictor from its call. Unknown names suggest the nearest one.
+Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call);
+
+// What `kvsieve list` and `kvsieve explain` say of each evict stage.
+std::span<const StageInfo> EvictorInfos();
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_EVICT_H_

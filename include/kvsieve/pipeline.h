@@ -1,0 +1,88 @@
+// A pipeline: which rows stay and how they are stored, composed from a spec string.
+//
+//   auto pipeline = Pipeline::Parse("snapkv(budget=25%) | k=int8, v=int4(group=32) | tail=64");
+//
+// The grammar is in docs/specs.md. Immutable and shared freely.
+#ifndef KVSIEVE_PIPELINE_H_
+#define KVSIEVE_PIPELINE_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvsieve/codec.h"
+#include "kvsieve/evict.h"
+#include "kvsieve/result.h"
+#include "kvsieve/spec_args.h"
+
+namespace kvsieve {
+
+// How K and V of one row are stored: two chains, still free of a dimension.
+struct StoreSpec {
+  std::vector<SpecCall> key;    // transforms, then the codec
+  std::vector<SpecCall> value;
+};
+
+// A store that applies to layers [first, last] instead of the main one. Negative numbers count
+// from the end: -1 is the last layer.
+struct LayerRange {
+  int first = 0;
+  int last = 0;
+};
+struct LayerOverride {
+  std::vector<LayerRange> ranges;
+  StoreSpec store;
+};
+
+enum class NonFinitePolicy : std::uint8_t { kError, kZero };
+
+class Pipeline {
+ public:
+  // One line per error, with the column: "column 8: unknown evict stage 'snapkw' (did you mean
+  // snapkv?)".
+  static Result<Pipeline> Parse(std::string_view spec);
+
+  // Everything that matters for bytes or results written out; parses to the same pipeline.
+  const std::string& Canonical() const { return canonical_; }
+  // The spec as it was typed.
+  const std::string& Typed() const { return typed_; }
+
+  // Null for `none`.
+  const Evictor* evictor() const { return evictor_.get(); }
+
+  // The store of tier `tier` (0 = main) in layer number `layer_index` of `layer_count`.
+  const StoreSpec& StoreFor(int layer_index, int layer_count, int tier) const;
+  int tiers() const { return 1 + static_cast<int>(cold_.size()); }
+
+  int exact_sinks() const { return exact_sinks_; }  // first rows of a head kept in source precision
+  int tail() const { return tail_; }                // last rows of a head kept in source precision
+  NonFinitePolicy nonfinite() const { return nonfinite_; }
+
+ private:
+  friend class PipelineBuilder;
+  std::string typed_;
+  std::string canonical_;
+  std::shared_ptr<const Evictor> evictor_;
+  StoreSpec main_;
+  std::vector<StoreSpec> cold_;
+  std::vector<LayerOverride> overrides_;
+  int exact_sinks_ = 0;
+  int tail_ = 0;
+  NonFinitePolicy nonfinite_ = NonFinitePolicy::kError;
+};
+
+// The chains of one layer and tier, built for its dimensions.
+struct LayerStore {
+  std::shared_ptr<const Chain> key;
+  std::shared_ptr<const Chain> value;
+};
+Result<LayerStore> BuildStore(const StoreSpec& store, const LayerSpec& layer);
+
+// What `kvsieve explain` prints: every stage with its formula and options, what it approximates,
+// and bytes per row for `key_dim` and `value_dim`.
+Result<std::string> Explain(const Pipeline& pipeline, int key_dim, int value_dim);
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_PIPELINE_H_

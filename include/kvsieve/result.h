@@ -1,0 +1,104 @@
+// Errors as values. No function of kvsieve throws, prints or aborts: what can fail returns a
+// Status, or a Result holding a value.
+//
+// Messages are one line and name the value, the limit and the option, for example
+//   budget 16 is smaller than sinks 4 + window 32 (option budget)
+#ifndef KVSIEVE_RESULT_H_
+#define KVSIEVE_RESULT_H_
+
+#include <cassert>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace kvsieve {
+
+enum class ErrorCode {
+  kInvalidArgument,  // a value, shape or spec that can never work
+  kUnsupported,      // understood, but this build or version does not do it
+  kNonFinite,        // NaN or Inf in input rows
+  kOutOfMemory,      // the Allocator, or the heap, refused
+  kState,            // a call out of order, for example observe after finish_prefill
+  kNotExact,         // the exact answer was evicted
+  kIo,               // a file could not be read or written
+};
+
+struct Error {
+  ErrorCode code = ErrorCode::kInvalidArgument;
+  std::string message;  // one line, no trailing newline
+};
+
+// Success, or one Error. A success costs one null pointer.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(ErrorCode code, std::string message)
+      : error_(std::make_unique<Error>(Error{code, std::move(message)})) {}
+
+  static Status Ok() { return {}; }
+  static Status Invalid(std::string message) {
+    return {ErrorCode::kInvalidArgument, std::move(message)};
+  }
+  static Status Unsupported(std::string message) {
+    return {ErrorCode::kUnsupported, std::move(message)};
+  }
+
+  bool ok() const { return error_ == nullptr; }
+  // Precondition of both: !ok().
+  const Error& error() const { return *error_; }
+  const std::string& message() const { return error_->message; }
+
+ private:
+  std::unique_ptr<Error> error_;
+};
+
+// A T, or the Error that says why there is none.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}              // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {       // NOLINT: implicit on purpose
+    assert(!status_.ok());
+  }
+
+  bool ok() const { return value_.has_value(); }
+  const Error& error() const { return status_.error(); }
+  const std::string& message() const { return status_.message(); }
+  Status TakeStatus() { return std::move(status_); }
+
+  // Precondition of all: ok().
+  T& operator*() & { return *value_; }
+  const T& operator*() const& { return *value_; }
+  T&& operator*() && { return std::move(*value_); }
+  T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace kvsieve
+
+// An internal mistake of ours, never an input mistake. Compiled out of Release.
+#define KVS_DCHECK(condition) assert(condition)
+
+#define KVS_CONCAT_INNER(a, b) a##b
+#define KVS_CONCAT(a, b) KVS_CONCAT_INNER(a, b)
+
+#define KVS_RETURN_IF_ERROR(expression)                        \
+  do {                                                         \
+    ::kvsieve::Status kvs_status = (expression);               \
+    if (!kvs_status.ok()) return kvs_status;                   \
+  } while (false)
+
+// KVS_ASSIGN_OR_RETURN(auto trace, Trace::Open(path));
+#define KVS_ASSIGN_OR_RETURN(declaration, expression) \
+  KVS_ASSIGN_OR_RETURN_INNER(KVS_CONCAT(kvs_result_, __LINE__), declaration, expression)
+#define KVS_ASSIGN_OR_RETURN_INNER(result, declaration, expression) \
+  auto result = (expression);                                       \
+  if (!result.ok()) return result.TakeStatus();                     \
+  declaration = *std::move(result)
+
+#endif  // KVSIEVE_RESULT_H_

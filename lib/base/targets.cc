@@ -1,0 +1,94 @@
+#include "kvsieve/targets.h"
+
+#include <hwy/highway.h>
+#include <hwy/targets.h>
+
+#include <array>
+#include <cstdint>
+
+#include "kvsieve/spec_args.h"
+#include "kvsieve/str_cat.h"
+
+namespace kvsieve {
+namespace {
+
+struct Target {
+  std::string_view name;
+  std::int64_t bit;
+  bool vnni;
+};
+
+// Best first.
+constexpr Target kTargets[] = {
+#if HWY_ARCH_X86
+    {"AVX3_VNNI", HWY_AVX3, true}, {"AVX3", HWY_AVX3, false}, {"AVX2", HWY_AVX2, false},
+#elif HWY_ARCH_ARM
+    {"NEON", HWY_NEON, false},
+#endif
+    {"SCALAR", HWY_SCALAR, false},
+};
+
+bool CpuHasVnni() {
+#if HWY_ARCH_X86
+  return __builtin_cpu_supports("avx512vnni") != 0;
+#else
+  return false;
+#endif
+}
+
+// What the CPU can do, whatever was selected.
+std::int64_t CpuTargets() {
+  static const std::int64_t targets =
+      hwy::SupportedTargets() | HWY_SCALAR;
+  return targets;
+}
+
+bool g_vnni_allowed = true;
+
+bool CpuHas(const Target& target) {
+  return (CpuTargets() & target.bit) != 0 && (!target.vnni || CpuHasVnni());
+}
+
+const Target* Active() {
+  const auto allowed = hwy::SupportedTargets() | HWY_SCALAR;
+  for (const Target& target : kTargets) {
+    if ((allowed & target.bit) != 0 && CpuHas(target) && (!target.vnni || g_vnni_allowed)) {
+      return &target;
+    }
+  }
+  return &kTargets[std::size(kTargets) - 1];
+}
+
+}  // namespace
+
+std::vector<std::string_view> SupportedTargets() {
+  std::vector<std::string_view> names;
+  for (const Target& target : kTargets) {
+    if (CpuHas(target)) names.push_back(target.name);
+  }
+  return names;
+}
+
+std::string_view ActiveTarget() { return Active()->name; }
+
+bool VnniActive() { return Active()->vnni; }
+
+Status SelectTarget(std::string_view name) {
+  CpuTargets();  // remember the CPU before anything is hidden
+  if (name.empty()) {
+    hwy::SetSupportedTargetsForTest(0);
+    g_vnni_allowed = true;
+    return Status::Ok();
+  }
+  for (const Target& target : kTargets) {
+    if (target.name != name || !CpuHas(target)) continue;
+    hwy::SetSupportedTargetsForTest(target.bit);
+    g_vnni_allowed = target.vnni;
+    return Status::Ok();
+  }
+  const auto names = SupportedTargets();
+  return Status::Invalid(
+      StrCat("target '", name, "' is not available on this CPU", Suggest(name, names)));
+}
+
+}  // namespace kvsieve

@@ -1,0 +1,56 @@
+#include "kvsieve/byte_report.h"
+
+#include <algorithm>
+
+namespace kvsieve {
+namespace {
+
+// Nothing seen: 1. Something seen, nothing kept: no ratio.
+std::optional<double> Ratio(std::int64_t tokens_seen, std::int64_t rows_kept,
+                            std::int64_t numerator, std::int64_t denominator) {
+  if (tokens_seen == 0) return 1.0;
+  if (rows_kept == 0 || denominator == 0) return std::nullopt;
+  return static_cast<double>(numerator) / static_cast<double>(denominator);
+}
+
+}  // namespace
+
+double ByteReport::keep_rate() const {
+  if (tokens_seen == 0) return 1.0;
+  return static_cast<double>(rows_kept) / static_cast<double>(tokens_seen);
+}
+
+std::optional<double> ByteReport::eviction_ratio() const {
+  return Ratio(tokens_seen, rows_kept, full_bytes(), f16_rows_bytes);
+}
+std::optional<double> ByteReport::storage_ratio() const {
+  return Ratio(tokens_seen, rows_kept, f16_rows_bytes, kept_bytes());
+}
+std::optional<double> ByteReport::total_ratio() const {
+  return Ratio(tokens_seen, rows_kept, full_bytes(), kept_bytes());
+}
+std::optional<double> ByteReport::resident_ratio() const {
+  return Ratio(tokens_seen, rows_kept, full_bytes(), resident_bytes());
+}
+
+ByteReport& ByteReport::operator+=(const ByteReport& other) {
+  key_full_bytes += other.key_full_bytes;
+  value_full_bytes += other.value_full_bytes;
+  f16_rows_bytes += other.f16_rows_bytes;
+  payload_bytes += other.payload_bytes;
+  scale_bytes += other.scale_bytes;
+  metadata_bytes += other.metadata_bytes;
+  key_kept_bytes += other.key_kept_bytes;
+  value_kept_bytes += other.value_kept_bytes;
+  padding_bytes += other.padding_bytes;
+  reserved_bytes += other.reserved_bytes;
+  observation_bytes += other.observation_bytes;
+  shared_bytes += other.shared_bytes;
+  scratch_peak_bytes = std::max(scratch_peak_bytes, other.scratch_peak_bytes);
+  tokens_seen += other.tokens_seen;
+  rows_kept += other.rows_kept;
+  lifetime_tokens += other.lifetime_tokens;
+  return *this;
+}
+
+}  // namespace kvsieve

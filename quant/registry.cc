@@ -1,0 +1,1 @@
+#include "kvsieve/codec.h"

@@ -1,0 +1,58 @@
+#include "kvsieve/spec_args.h"
+
+#include <gtest/gtest.h>
+
+namespace kvsieve {
+namespace {
+
+SpecCall Call(std::vector<SpecArg> args) { return {"stage", 3, std::move(args)}; }
+
+TEST(SpecArgs, PercentagesAreExact) {
+  EXPECT_EQ((*ParsePercent("10%")).CeilOf(1000), 100);
+  EXPECT_EQ((*ParsePercent("20%")).CeilOf(5), 1);
+  EXPECT_EQ((*ParsePercent("0.1%")).CeilOf(5), 1);
+  EXPECT_EQ((*ParsePercent("33.3%")).CeilOf(1000), 333);
+  EXPECT_EQ((*ParsePercent("100%")).CeilOf(7), 7);
+  for (const char* bad : {"0%", "101%", "-5%", "%", "25", "1e1%", "nan%", "", "1.2.3%", "99999999999999999999%"}) {
+    EXPECT_FALSE(ParsePercent(bad).ok()) << bad;
+  }
+}
+
+TEST(SpecArgs, SizesNeedAUnit) {
+  EXPECT_EQ(*ParseByteSize("64MiB"), 64 << 20);
+  EXPECT_EQ(*ParseByteSize("1.5kB"), 1500);
+  for (const char* bad : {"64", "MiB", "0MiB", "-1MiB", "1mib", "infGiB", "1e30GiB"}) {
+    EXPECT_FALSE(ParseByteSize(bad).ok()) << bad;
+  }
+}
+
+TEST(SpecArgs, ReportsTheFirstMistakeWithItsColumn) {
+  const SpecCall call = Call({{"group", "x", 9, 15, {}}});
+  ArgReader args(call);
+  int group = 32;
+  args.Int("group", &group, 1, 64);
+  const Status status = args.Finish();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.message(), "column 15: option group: 'x' is not an integer");
+  EXPECT_EQ(group, 32);
+}
+
+TEST(SpecArgs, SuggestsANearOption) {
+  const SpecCall call = Call({{"windw", "32", 9, 15, {}}});
+  ArgReader args(call);
+  int window = 0;
+  args.Int("window", &window, 1, 64);
+  EXPECT_EQ(args.Finish().message(),
+            "column 9: unknown option 'windw' of stage (did you mean window?)");
+}
+
+TEST(SpecArgs, RejectsAKeyGivenTwice) {
+  const SpecCall call = Call({{"a", "1", 9, 11, {}}, {"a", "2", 13, 15, {}}});
+  ArgReader args(call);
+  int a = 0;
+  args.Int("a", &a, 0, 9);
+  EXPECT_EQ(args.Finish().message(), "column 13: option 'a' of stage is given twice");
+}
+
+}  // namespace
+}  // namespace kvsieve
