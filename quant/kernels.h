@@ -1,0 +1,58 @@
+// Fused attention kernels: scores and weighted sums straight from codes (quant/layout.h), written
+// in Highway and dispatched once per block.
+//
+// Integer formats: the query (and, for values, weight times row scale) is rounded to 16 bits, so
+// products with 8-bit codes are exact in 32-bit sums; what the rounding adds is at most 2^-15 of
+// the largest element, far below the codes' own error.
+#ifndef KVSIEVE_QUANT_KERNELS_H_
+#define KVSIEVE_QUANT_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvsieve/codec.h"
+
+namespace kvsieve::quant {
+
+// What codes 0..15 stand for, times the row's scale: level[code] * level_scale. The 8-bit levels
+// are the codebook rounded for the kernels; decoding uses the exact one.
+struct Codebook {
+  std::int8_t level[16];
+  float level_scale;
+};
+
+enum class ScaleType : std::uint8_t { kBF16, kF16 };
+
+// One block of one side, as a kernel sees it.
+struct KernelBlock {
+  const std::uint8_t* codes = nullptr;
+  const std::uint16_t* scales = nullptr;  // [dim / group, capacity_rows]; null for f16
+  const std::uint16_t* zeros = nullptr;   // f16, same shape; null when symmetric
+  ScaleType scale_type = ScaleType::kBF16;
+  int capacity_rows = 0;
+  int rows = 0;
+  int dim = 0;
+  int group = 0;                       // dims that share a scale; dim for one scale per row
+  const Codebook* codebook = nullptr;  // null: a code is its own number (nibble: 0..15)
+  const std::uint8_t* ahead = nullptr;  // to prefetch while working, or null
+};
+
+// 1..kHeadTile queries. Bytes are a multiple of 64.
+std::size_t F16QueryBytes(int dim);
+std::size_t IntQueryBytes(int dim, int group);
+void PrepareF16Queries(const float* q, int heads, int dim, void* prepared);
+void PrepareIntQueries(const float* q, int heads, int dim, int group, void* prepared);
+
+// logits [heads, kBlockRows], as Codec::Score.
+void ScoreF16(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void ScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void ScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits);
+
+// weights [heads, kBlockRows], acc [heads, AccumulatorStride(dim)], as Codec::Accumulate.
+void AccumulateF16(const KernelBlock& block, const float* weights, int heads, float* acc);
+void AccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc);
+void AccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc);
+
+}  // namespace kvsieve::quant
+
+#endif  // KVSIEVE_QUANT_KERNELS_H_
