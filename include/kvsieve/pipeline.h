@@ -7,6 +7,7 @@
 #define KVSIEVE_PIPELINE_H_
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,16 +21,16 @@ namespace kvsieve {
 
 // How K and V of one row are stored: two chains, still free of a dimension.
 struct StoreSpec {
-  std::vector<SpecCall> key;    // transforms, then the codec
+  std::vector<SpecCall> key;  // transforms, then the codec
   std::vector<SpecCall> value;
 };
 
-// A store that applies to layers [first, last] instead of the main one. Negative numbers count
-// from the end: -1 is the last layer.
+// Layers [first, last]. Negative numbers count from the end: -1 is the last layer.
 struct LayerRange {
   int first = 0;
   int last = 0;
 };
+// A store that applies to these layers, in every tier, instead of the main one.
 struct LayerOverride {
   std::vector<LayerRange> ranges;
   StoreSpec store;
@@ -51,7 +52,15 @@ class Pipeline {
   // Null for `none`.
   const Evictor* evictor() const { return evictor_.get(); }
 
-  // The store of tier `tier` (0 = main) in layer number `layer_index` of `layer_count`.
+  const StoreSpec& main_store() const { return main_; }
+  std::span<const LayerOverride> layer_overrides() const { return overrides_; }
+
+  // Whether the layer ranges fit a model of `layer_count` layers: an error names a range that
+  // leaves the model, or two layers(...) options that meet in it.
+  Status CheckLayers(int layer_count) const;
+
+  // The store of tier `tier` (0 = main) in layer number `layer_index` of `layer_count`. A range
+  // that leaves the model applies to the layers that exist. Precondition: 0 <= tier < tiers().
   const StoreSpec& StoreFor(int layer_index, int layer_count, int tier) const;
   int tiers() const { return 1 + static_cast<int>(cold_.size()); }
 

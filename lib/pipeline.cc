@@ -1,0 +1,165 @@
+#include "kvsieve/pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvsieve/str_cat.h"
+#include "lib/spec_parser.h"
+
+namespace kvsieve {
+namespace {
+
+constexpr int kDefaultExactSinks = 4;
+
+LayerRange Resolve(const LayerRange& range, int layer_count) {
+  const auto from_start = [layer_count](int n) { return n < 0 ? n + layer_count : n; };
+  return {from_start(range.first), from_start(range.last)};
+}
+
+std::string RangeText(const LayerRange& range) { return StrCat(range.first, "..", range.last); }
+
+// Orders the ranges of equal overrides alike, those that count from the end last.
+bool Before(const LayerRange& a, const LayerRange& b) {
+  if ((a.first < 0) != (b.first < 0)) return b.first < 0;
+  return a.first < b.first;
+}
+
+}  // namespace
+
+// Turns syntax into a pipeline: builds what can be built before dimensions are known, and writes
+// the canonical form.
+class PipelineBuilder {
+ public:
+  static Result<Pipeline> Build(std::string_view typed, SpecSyntax syntax);
+
+ private:
+  explicit PipelineBuilder(std::string_view typed) { pipeline_.typed_ = typed; }
+
+  Status AddEvictor(const std::optional<SpecCall>& call);
+  Status AddMainStore(StoreSpec store);
+  Status AddOverrides(std::vector<LayerOverride> overrides);
+  void AddOptions(const SpecSyntax& syntax);
+  // "k=int8, v=f16", or "kv=f16" when both are alike.
+  Result<std::string> StoreText(const StoreSpec& store);
+
+  Pipeline pipeline_;
+  bool wants_exact_sinks_ = false;
+};
+
+Result<Pipeline> PipelineBuilder::Build(std::string_view typed, SpecSyntax syntax) {
+  PipelineBuilder builder(typed);
+  KVS_RETURN_IF_ERROR(builder.AddEvictor(syntax.evict));
+  KVS_RETURN_IF_ERROR(builder.AddMainStore(std::move(syntax.store)));
+  KVS_RETURN_IF_ERROR(builder.AddOverrides(std::move(syntax.overrides)));
+  builder.AddOptions(syntax);
+  return std::move(builder.pipeline_);
+}
+
+Status PipelineBuilder::AddEvictor(const std::optional<SpecCall>& call) {
+  if (!call) {
+    pipeline_.canonical_ = "none";
+    return Status::Ok();
+  }
+  KVS_ASSIGN_OR_RETURN(pipeline_.evictor_, MakeEvictor(*call));
+  pipeline_.canonical_ = pipeline_.evictor_->Canonical();
+  return Status::Ok();
+}
+
+Status PipelineBuilder::AddMainStore(StoreSpec store) {
+  KVS_ASSIGN_OR_RETURN(const std::string text, StoreText(store));
+  pipeline_.main_ = std::move(store);
+  pipeline_.canonical_ += StrCat(" | ", text);
+  return Status::Ok();
+}
+
+Status PipelineBuilder::AddOverrides(std::vector<LayerOverride> overrides) {
+  for (LayerOverride& layers : overrides) {
+    std::sort(layers.ranges.begin(), layers.ranges.end(), Before);
+  }
+  std::sort(overrides.begin(), overrides.end(), [](const auto& a, const auto& b) {
+    return Before(a.ranges.front(), b.ranges.front());
+  });
+  for (const LayerOverride& layers : overrides) {
+    KVS_ASSIGN_OR_RETURN(const std::string store, StoreText(layers.store));
+    std::string ranges;
+    for (const LayerRange& range : layers.ranges) {
+      ranges += StrCat(ranges.empty() ? "" : ",", RangeText(range));
+    }
+    pipeline_.canonical_ += StrCat(" | layers(", ranges, ")={", store, "}");
+  }
+  pipeline_.overrides_ = std::move(overrides);
+  return Status::Ok();
+}
+
+void PipelineBuilder::AddOptions(const SpecSyntax& syntax) {
+  const int default_sinks = wants_exact_sinks_ ? kDefaultExactSinks : 0;
+  pipeline_.exact_sinks_ = syntax.exact_sinks ? *syntax.exact_sinks : default_sinks;
+  pipeline_.tail_ = syntax.tail ? *syntax.tail : 0;
+  pipeline_.nonfinite_ = syntax.nonfinite;
+  const bool zero = syntax.nonfinite == NonFinitePolicy::kZero;
+  pipeline_.canonical_ +=
+      StrCat(" | exact_sinks=", pipeline_.exact_sinks_, " | tail=", pipeline_.tail_,
+             " | schedule=once | nonfinite=", zero ? "zero" : "error");
+}
+
+Result<std::string> PipelineBuilder::StoreText(const StoreSpec& store) {
+  KVS_ASSIGN_OR_RETURN(const ChainOutline key, OutlineChain(store.key));
+  KVS_ASSIGN_OR_RETURN(const ChainOutline value, OutlineChain(store.value));
+  wants_exact_sinks_ |= key.wants_exact_sinks || value.wants_exact_sinks;
+  if (key.canonical == value.canonical) return StrCat("kv=", key.canonical);
+  return StrCat("k=", key.canonical, ", v=", value.canonical);
+}
+
+Result<Pipeline> Pipeline::Parse(std::string_view spec) {
+  KVS_ASSIGN_OR_RETURN(SpecSyntax syntax, ParseSpec(spec));
+  return PipelineBuilder::Build(spec, std::move(syntax));
+}
+
+Status Pipeline::CheckLayers(int layer_count) const {
+  std::vector<LayerRange> earlier;  // resolved ranges of the options before
+  for (const LayerOverride& layers : overrides_) {
+    const std::size_t options_before = earlier.size();
+    for (const LayerRange& range : layers.ranges) {
+      const LayerRange resolved = Resolve(range, layer_count);
+      if (resolved.first < 0 || resolved.last >= layer_count || resolved.first > resolved.last) {
+        return Status::Invalid(StrCat("layer range ", RangeText(range), " does not fit a model of ",
+                                      layer_count, " layers (option layers)"));
+      }
+      for (std::size_t i = 0; i < options_before; ++i) {
+        if (earlier[i].last < resolved.first || resolved.last < earlier[i].first) continue;
+        return Status::Invalid(StrCat("layer range ", RangeText(range),
+                                      " meets a range of another layers option in a model of ",
+                                      layer_count, " layers"));
+      }
+      earlier.push_back(resolved);
+    }
+  }
+  return Status::Ok();
+}
+
+const StoreSpec& Pipeline::StoreFor(int layer_index, int layer_count, int tier) const {
+  KVS_DCHECK(tier >= 0 && tier < tiers());
+  for (const LayerOverride& layers : overrides_) {
+    for (const LayerRange& range : layers.ranges) {
+      const LayerRange resolved = Resolve(range, layer_count);
+      if (resolved.first <= layer_index && layer_index <= resolved.last) return layers.store;
+    }
+  }
+  return tier == 0 ? main_ : cold_[static_cast<std::size_t>(tier) - 1];
+}
+
+Result<LayerStore> BuildStore(const StoreSpec& store, const LayerSpec& layer) {
+  const auto build = [&layer](std::span<const SpecCall> chain, int dim, Side side) {
+    Result<std::shared_ptr<const Chain>> built = MakeChain(chain, dim, side);
+    if (built.ok()) return built;
+    const Error& error = built.error();
+    return Result<std::shared_ptr<const Chain>>(
+        Status(error.code, StrCat(error.message, " (layer ", layer.layer, ")")));
+  };
+  LayerStore built;
+  KVS_ASSIGN_OR_RETURN(built.key, build(store.key, layer.key_dim, Side::kKey));
+  KVS_ASSIGN_OR_RETURN(built.value, build(store.value, layer.value_dim, Side::kValue));
+  return built;
+}
+
+}  // namespace kvsieve

@@ -1,0 +1,319 @@
+#include "lib/spec_parser.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kvsieve/str_cat.h"
+#include "lib/spec_call_parser.h"
+#include "lib/spec_cursor.h"
+#include "lib/spec_names.h"
+
+namespace kvsieve {
+namespace {
+
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxLayer = 65535;
+
+constexpr std::string_view kStoreKeys[] = {"k", "v", "kv"};
+
+bool IsStoreKey(std::string_view name) {
+  return std::find(std::begin(kStoreKeys), std::end(kStoreKeys), name) != std::end(kStoreKeys);
+}
+
+// True when the ranges share a layer in every model that has both. Ranges that count from
+// different ends are left to Pipeline::CheckLayers, which knows the model.
+bool SurelyOverlap(const LayerRange& a, const LayerRange& b) {
+  const bool from_end = a.first < 0;
+  for (const int bound : {a.last, b.first, b.last}) {
+    if ((bound < 0) != from_end) return false;
+  }
+  return std::max(a.first, b.first) <= std::min(a.last, b.last);
+}
+
+class SpecParser {
+ public:
+  explicit SpecParser(std::string_view text) : cursor_(text) {}
+
+  Result<SpecSyntax> Parse();
+
+ private:
+  struct Option {
+    std::string_view name;
+    Status (SpecParser::*parse)(int column);  // called behind the name, which stood at `column`
+  };
+  static const Option kOptions[];
+  static const Option* FindOption(std::string_view name);
+
+  bool StartsWithSection() const;
+  Status Evict();
+  Status Section();
+  Status TakeSide(std::string_view side, int column, StoreSpec* store);
+  Status TakeOption(std::string_view name, int column);
+  Status UnknownItem(std::string_view name, int column) const;
+
+  Status Tail(int column);
+  Status ExactSinks(int column);
+  Status Layers(int column);
+  Status Schedule(int column);
+  Status NonFinite(int column);
+  Status Cold(int column);
+  Status Tiers(int column);
+  Status Positions(int column);
+
+  Status CheckGivenOnce(std::string_view option, int column);
+  Status TakeRows(std::string_view option, std::optional<int>* rows);
+  Result<int> TakeChoice(std::string_view option, std::span<const std::string_view> names);
+  Result<LayerRange> TakeLayerRange();
+  Result<int> TakeLayerNumber();
+
+  SpecCursor cursor_;
+  SpecSyntax spec_;
+  std::vector<std::string_view> given_;  // options seen so far
+  std::vector<LayerRange> all_ranges_;   // of all layers() options
+};
+
+const SpecParser::Option SpecParser::kOptions[] = {
+    {"tail", &SpecParser::Tail},           {"exact_sinks", &SpecParser::ExactSinks},
+    {"layers", &SpecParser::Layers},       {"schedule", &SpecParser::Schedule},
+    {"nonfinite", &SpecParser::NonFinite}, {"cold", &SpecParser::Cold},
+    {"tiers", &SpecParser::Tiers},         {"positions", &SpecParser::Positions},
+};
+
+const SpecParser::Option* SpecParser::FindOption(std::string_view name) {
+  const auto found = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                  [name](const Option& option) { return option.name == name; });
+  return found == std::end(kOptions) ? nullptr : found;
+}
+
+Result<SpecSyntax> SpecParser::Parse() {
+  if (cursor_.AtEnd()) {
+    return SpecError(1, "the spec is empty; write none to keep every row as f16");
+  }
+  if (StartsWithSection()) {
+    KVS_RETURN_IF_ERROR(Section());
+  } else if (cursor_.Peek() != '|') {
+    KVS_RETURN_IF_ERROR(Evict());
+  }
+  while (cursor_.Accept("|")) KVS_RETURN_IF_ERROR(Section());
+  if (!cursor_.AtEnd()) return cursor_.Unexpected("'|' or the end of the spec");
+
+  const SpecCall f16{"f16", 1, {}};
+  if (spec_.store.key.empty()) spec_.store.key = {f16};
+  if (spec_.store.value.empty()) spec_.store.value = {f16};
+  for (LayerOverride& layers : spec_.overrides) {
+    if (layers.store.key.empty()) layers.store.key = spec_.store.key;
+    if (layers.store.value.empty()) layers.store.value = spec_.store.value;
+  }
+  return std::move(spec_);
+}
+
+// Whether the evict stage is left out and a section stands in its place.
+bool SpecParser::StartsWithSection() const {
+  SpecCursor ahead = cursor_;
+  const std::string_view name = ahead.TakeName();
+  if (name.empty()) return false;
+  return ahead.Peek() == '=' || IsStoreKey(name) || FindOption(name) != nullptr ||
+         IsStoragePreset(name);
+}
+
+Status SpecParser::Evict() {
+  KVS_ASSIGN_OR_RETURN(SpecCall call, TakeCall(cursor_, "an evict stage or none"));
+  if (call.name == "none") {
+    if (call.args.empty()) return Status::Ok();
+    return SpecError(call.args.front().key_column, "none takes no arguments");
+  }
+  KVS_RETURN_IF_ERROR(CheckEvictName(call));
+  spec_.evict = std::move(call);
+  return Status::Ok();
+}
+
+Status SpecParser::Section() {
+  bool stores_only = true;
+  do {
+    const int column = cursor_.column();
+    const std::string_view name = cursor_.TakeName();
+    if (!IsStoreKey(name)) {
+      stores_only = false;
+      KVS_RETURN_IF_ERROR(TakeOption(name, column));
+    } else if (stores_only) {
+      KVS_RETURN_IF_ERROR(TakeSide(name, column, &spec_.store));
+    } else {
+      return SpecError(column, StrCat(name,
+                                      "= must come before the options of its section, or "
+                                      "after another '|'"));
+    }
+  } while (cursor_.Accept(","));
+  return Status::Ok();
+}
+
+// "= chain", behind k, v or kv.
+Status SpecParser::TakeSide(std::string_view side, int column, StoreSpec* store) {
+  KVS_RETURN_IF_ERROR(cursor_.Expect("=", StrCat("after ", side)));
+  KVS_ASSIGN_OR_RETURN(std::vector<SpecCall> chain, TakeChain(cursor_));
+  const bool key = side != "v";
+  const bool value = side != "k";
+  if (key && !store->key.empty()) return SpecError(column, "the chain of k is given twice");
+  if (value && !store->value.empty()) return SpecError(column, "the chain of v is given twice");
+  if (key) store->key = chain;
+  if (value) store->value = std::move(chain);
+  return Status::Ok();
+}
+
+Status SpecParser::TakeOption(std::string_view name, int column) {
+  if (name.empty()) return cursor_.Unexpected("a store (k=, v=, kv=) or an option");
+  const Option* option = FindOption(name);
+  if (option == nullptr) return UnknownItem(name, column);
+  return (this->*option->parse)(column);
+}
+
+Status SpecParser::UnknownItem(std::string_view name, int column) const {
+  if (cursor_.Peek() != '=') return MisplacedSection(column, name);
+  std::vector<std::string_view> known(std::begin(kStoreKeys), std::end(kStoreKeys));
+  for (const Option& option : kOptions) known.push_back(option.name);
+  return SpecError(column, StrCat("unknown option '", name, "'", Suggest(name, known)));
+}
+
+Status SpecParser::Tail(int column) {
+  KVS_RETURN_IF_ERROR(CheckGivenOnce("tail", column));
+  return TakeRows("tail", &spec_.tail);
+}
+
+Status SpecParser::ExactSinks(int column) {
+  KVS_RETURN_IF_ERROR(CheckGivenOnce("exact_sinks", column));
+  return TakeRows("exact_sinks", &spec_.exact_sinks);
+}
+
+// "(a..b, ...)={store}"
+Status SpecParser::Layers(int /*column*/) {
+  LayerOverride layers;
+  KVS_RETURN_IF_ERROR(cursor_.Expect("(", "after layers"));
+  do {
+    KVS_ASSIGN_OR_RETURN(const LayerRange range, TakeLayerRange());
+    layers.ranges.push_back(range);
+  } while (cursor_.Accept(","));
+  KVS_RETURN_IF_ERROR(cursor_.Expect(")", "after the layer ranges"));
+  KVS_RETURN_IF_ERROR(cursor_.Expect("=", "after layers(...)"));
+  KVS_RETURN_IF_ERROR(cursor_.Expect("{", "before the store of layers(...)"));
+  do {
+    const int column = cursor_.column();
+    const std::string_view side = cursor_.TakeName();
+    if (!IsStoreKey(side)) {
+      return SpecError(column, "layers(...)={...} takes a store: k=, v= or kv=");
+    }
+    KVS_RETURN_IF_ERROR(TakeSide(side, column, &layers.store));
+  } while (cursor_.Accept(","));
+  KVS_RETURN_IF_ERROR(cursor_.Expect("}", "after the store of layers(...)"));
+  spec_.overrides.push_back(std::move(layers));
+  return Status::Ok();
+}
+
+Status SpecParser::Schedule(int column) {
+  constexpr std::string_view kSchedules[] = {"once", "per_chunk", "every"};
+  KVS_RETURN_IF_ERROR(CheckGivenOnce("schedule", column));
+  KVS_ASSIGN_OR_RETURN(const int schedule, TakeChoice("schedule", kSchedules));
+  if (schedule == 0) return Status::Ok();
+  return NotAvailable(column, StrCat("schedule=", kSchedules[schedule]));
+}
+
+Status SpecParser::NonFinite(int column) {
+  constexpr std::string_view kPolicies[] = {"error", "zero"};
+  KVS_RETURN_IF_ERROR(CheckGivenOnce("nonfinite", column));
+  KVS_ASSIGN_OR_RETURN(const int policy, TakeChoice("nonfinite", kPolicies));
+  spec_.nonfinite = policy == 0 ? NonFinitePolicy::kError : NonFinitePolicy::kZero;
+  return Status::Ok();
+}
+
+Status SpecParser::Cold(int column) { return NotAvailable(column, "cold(...)"); }
+
+Status SpecParser::Tiers(int column) { return NotAvailable(column, "tiers=[...]"); }
+
+Status SpecParser::Positions(int column) {
+  return Status::Unsupported(StrCat(
+      "column ", column, ": positions= is not supported, keys keep their original rotation"));
+}
+
+Status SpecParser::CheckGivenOnce(std::string_view option, int column) {
+  if (std::find(given_.begin(), given_.end(), option) != given_.end()) {
+    return SpecError(column, StrCat("option ", option, " is given twice"));
+  }
+  given_.push_back(option);
+  return Status::Ok();
+}
+
+Status SpecParser::TakeRows(std::string_view option, std::optional<int>* rows) {
+  KVS_RETURN_IF_ERROR(cursor_.Expect("=", StrCat("after ", option)));
+  const int column = cursor_.column();
+  const std::string_view text = cursor_.TakeAtom();
+  if (text.empty()) return cursor_.Unexpected("a number of rows");
+  const Result<std::int64_t> count = ParseInt(text);
+  if (!count.ok()) {
+    return SpecError(column, StrCat("option ", option, ": '", text, "' is not a number of rows"));
+  }
+  if (*count < 0 || *count > kMaxRows) {
+    return SpecError(column,
+                     StrCat("option ", option, ": ", *count, " is outside [0, ", kMaxRows, "]"));
+  }
+  *rows = static_cast<int>(*count);
+  return Status::Ok();
+}
+
+// "= word", one of `names`; returns its place.
+Result<int> SpecParser::TakeChoice(std::string_view option,
+                                   std::span<const std::string_view> names) {
+  KVS_RETURN_IF_ERROR(cursor_.Expect("=", StrCat("after ", option)));
+  const int column = cursor_.column();
+  const std::string_view word = cursor_.TakeAtom();
+  if (word.empty()) return cursor_.Unexpected(StrCat("a value for ", option));
+  const auto found = std::find(names.begin(), names.end(), word);
+  if (found != names.end()) return static_cast<int>(found - names.begin());
+  return SpecError(column,
+                   StrCat("option ", option, ": unknown value '", word, "'", Suggest(word, names)));
+}
+
+// "a..b"
+Result<LayerRange> SpecParser::TakeLayerRange() {
+  const int column = cursor_.column();
+  LayerRange range;
+  KVS_ASSIGN_OR_RETURN(range.first, TakeLayerNumber());
+  if (!cursor_.Accept("..")) {
+    return cursor_.Unexpected(
+        StrCat("'..' in a layer range, for example ", range.first, "..", range.first));
+  }
+  KVS_ASSIGN_OR_RETURN(range.last, TakeLayerNumber());
+  if ((range.first < 0) == (range.last < 0) && range.first > range.last) {
+    return SpecError(column,
+                     StrCat("layer range ", range.first, "..", range.last, " runs backwards"));
+  }
+  for (const LayerRange& other : all_ranges_) {
+    if (!SurelyOverlap(range, other)) continue;
+    return SpecError(column, StrCat("layer range ", range.first, "..", range.last, " overlaps ",
+                                    other.first, "..", other.last));
+  }
+  all_ranges_.push_back(range);
+  return range;
+}
+
+Result<int> SpecParser::TakeLayerNumber() {
+  const int column = cursor_.column();
+  const std::string_view text = cursor_.TakeInteger();
+  if (text.empty()) return cursor_.Unexpected("a layer number");
+  const Result<std::int64_t> number = ParseInt(text);
+  if (!number.ok() || *number < -kMaxLayer || *number > kMaxLayer) {
+    return SpecError(
+        column, StrCat("layer number ", text, " is outside [-", kMaxLayer, ", ", kMaxLayer, "]"));
+  }
+  return static_cast<int>(*number);
+}
+
+}  // namespace
+
+Result<SpecSyntax> ParseSpec(std::string_view text) {
+  KVS_RETURN_IF_ERROR(CheckSpecBytes(text));
+  return SpecParser(text).Parse();
+}
+
+}  // namespace kvsieve
