@@ -1,0 +1,154 @@
+#include "lib/eval/report_json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kvsieve/str_cat.h"
+#include "lib/eval/byte_fields.h"
+
+namespace kvsieve::eval {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json Number(std::optional<double> value) {
+  return value && std::isfinite(*value) ? Json(*value) : Json(nullptr);
+}
+
+Json AccuracyJson(const std::optional<Accuracy>& accuracy) {
+  if (!accuracy) return nullptr;
+  const auto& error = accuracy->output_rel_error;
+  return {{"output_rel_error",
+           {{"mean", Number(error.mean)},
+            {"p50", Number(error.p50)},
+            {"p99", Number(error.p99)},
+            {"max", Number(error.max)}}},
+          {"output_cosine", Number(accuracy->output_cosine)},
+          {"attention_kl", Number(accuracy->attention_kl)},
+          {"attention_mass_kept", Number(accuracy->attention_mass_kept)},
+          {"top32_overlap", Number(accuracy->top32_overlap)}};
+}
+
+// The fields that a pipeline and each of its layers have in common.
+void AddFigures(const ByteReport& report, const std::optional<Accuracy>& accuracy,
+                const Timing& time, Json& out) {
+  Json bytes = Json::object();
+  for (const ByteField& field : ByteFields()) bytes[std::string(field.name)] = field.get(report);
+  out["bytes"] = std::move(bytes);
+  out["rows"] = {{"tokens_seen", report.tokens_seen}, {"rows_kept", report.rows_kept}};
+  for (const RatioField& field : RatioFields()) {
+    out[std::string(field.name)] = Number(field.get(report));
+  }
+  out["accuracy"] = AccuracyJson(accuracy);
+  out["time"] = {{"compact_ms", Number(time.compact_ms)},
+                 {"attend_us_per_token", Number(time.attend_us_per_token)}};
+}
+
+Json LayerJson(const LayerResult& layer) {
+  Json out = {{"layer", layer.report.layer},
+              {"requested", layer.report.requested},
+              {"applied", layer.report.applied},
+              {"path", PathName(layer.report)},
+              {"note", layer.report.note}};
+  AddFigures(layer.report.bytes, layer.accuracy, layer.time, out);
+  return out;
+}
+
+Json PipelineJson(const PipelineResult& pipeline) {
+  Json out = {{"spec", pipeline.canonical}, {"typed", pipeline.typed}};
+  AddFigures(pipeline.bytes, pipeline.accuracy, pipeline.time, out);
+  out["pareto"] = pipeline.pareto;
+  out["layers"] = Json::array();
+  for (const LayerResult& layer : pipeline.layers) out["layers"].push_back(LayerJson(layer));
+  return out;
+}
+
+Json TraceJson(const Comparison& comparison) {
+  Json layers = Json::array();
+  for (const LayerSpec& layer : comparison.layers) {
+    layers.push_back(
+        {{"layer", layer.layer},
+         {"kv_heads", layer.kv_heads},
+         {"query_heads", layer.query_heads},
+         {"key_dim", layer.key_dim},
+         {"value_dim", layer.value_dim},
+         {"scale", Number(layer.scale)},
+         {"window", layer.sliding_window > 0 ? Json(layer.sliding_window) : Json(nullptr)}});
+  }
+  return {{"name", comparison.trace_name},
+          {"tokens", comparison.tokens},
+          {"n_eval", comparison.n_eval},
+          {"layers", std::move(layers)},
+          {"engine_rel_error", Number(comparison.engine_rel_error)}};
+}
+
+std::string CsvText(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  return out + '"';
+}
+
+std::string CsvNumber(std::optional<double> value) {
+  return value && std::isfinite(*value) ? StrCat(*value) : std::string();
+}
+
+}  // namespace
+
+std::string ReportJson(const Comparison& comparison) {
+  Json out = {{"schema", "kvsieve.report/1"},
+              {"version", comparison.version},
+              {"target", comparison.target},
+              {"threads", comparison.threads},
+              {"decode_rows", comparison.decode_rows == DecodeRows::kExact ? "exact" : "stored"},
+              {"trace", TraceJson(comparison)},
+              {"pipelines", Json::array()}};
+  for (const PipelineResult& pipeline : comparison.pipelines) {
+    out["pipelines"].push_back(PipelineJson(pipeline));
+  }
+  // File names and specs may hold bytes that are not UTF-8; JSON may not.
+  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string ReportCsv(const Comparison& comparison) {
+  std::string out = "pipeline";
+  for (const ByteField& field : ByteFields()) out += StrCat(",", field.name);
+  out += ",tokens_seen,rows_kept";
+  for (const RatioField& field : RatioFields()) out += StrCat(",", field.name);
+  out +=
+      ",output_rel_error_mean,output_rel_error_p50,output_rel_error_p99,output_rel_error_max,"
+      "output_cosine,attention_kl,attention_mass_kept,top32_overlap,compact_ms,"
+      "attend_us_per_token,pareto\n";
+  for (const PipelineResult& pipeline : comparison.pipelines) {
+    out += CsvText(pipeline.canonical);
+    for (const ByteField& field : ByteFields()) out += StrCat(",", field.get(pipeline.bytes));
+    out += StrCat(",", pipeline.bytes.tokens_seen, ",", pipeline.bytes.rows_kept);
+    for (const RatioField& field : RatioFields()) {
+      out += StrCat(",", CsvNumber(field.get(pipeline.bytes)));
+    }
+    std::optional<double> figures[8];
+    if (const auto& a = pipeline.accuracy; a) {
+      const auto& error = a->output_rel_error;
+      const double values[8] = {error.mean,
+                                error.p50,
+                                error.p99,
+                                error.max,
+                                a->output_cosine,
+                                a->attention_kl,
+                                a->attention_mass_kept,
+                                a->top32_overlap};
+      for (int i = 0; i < 8; ++i) figures[i] = values[i];
+    }
+    for (const auto& figure : figures) out += StrCat(",", CsvNumber(figure));
+    out += StrCat(",", CsvNumber(pipeline.time.compact_ms), ",",
+                  CsvNumber(pipeline.time.attend_us_per_token), ",", pipeline.pareto ? 1 : 0, "\n");
+  }
+  return out;
+}
+
+}  // namespace kvsieve::eval
