@@ -143,6 +143,10 @@ class Chain {
   Side side() const { return codec_->side(); }
   bool wants_exact_sinks() const;
   int stats_floats() const;  // transforms' and codec's, in chain order
+  // The codec's own part of `stats`, for codec().Score and codec().Accumulate.
+  const float* CodecStats(const float* stats) const {
+    return stats + (stats_floats() - codec_->stats_floats());
+  }
 
   Status Learn(const RowSource& rows, float* stats) const;
   // Destroys `rows` (transforms work in place).
