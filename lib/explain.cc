@@ -1,0 +1,167 @@
+// What a pipeline means, in words: the text of `kvsieve explain`.
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include "kvsieve/pipeline.h"
+#include "kvsieve/str_cat.h"
+#include "lib/spec_call_parser.h"
+#include "lib/spec_names.h"
+
+namespace kvsieve {
+namespace {
+
+constexpr std::size_t kLineWidth = 100;
+constexpr std::size_t kTextColumn = 16;  // where texts start, behind their labels
+
+// Lines of "label   text", texts wrapped at words and aligned.
+class LabelledText {
+ public:
+  void Heading(std::string_view text) { out_ += StrCat(out_.empty() ? "" : "\n", text, "\n"); }
+  // Writes nothing when `text` is empty.
+  void Line(std::string_view label, std::string_view text);
+  std::string Take() { return std::move(out_); }
+
+ private:
+  std::string out_;
+};
+
+void LabelledText::Line(std::string_view label, std::string_view text) {
+  if (text.empty()) return;
+  std::string line = StrCat("  ", label);
+  line.resize(std::max(line.size() + 1, kTextColumn), ' ');
+  bool line_has_word = false;
+  while (!text.empty()) {
+    const std::size_t word_size = std::min(text.find(' '), text.size());
+    if (line_has_word && line.size() + 1 + word_size > kLineWidth) {
+      out_ += line + '\n';
+      line.assign(kTextColumn, ' ');
+      line_has_word = false;
+    }
+    if (line_has_word) line += ' ';
+    line += text.substr(0, word_size);
+    line_has_word = true;
+    text.remove_prefix(std::min(word_size + 1, text.size()));
+  }
+  out_ += line + '\n';
+}
+
+std::string OneDecimal(double value) {
+  char digits[64];
+  const auto [end, ec] =
+      std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed, 1);
+  return ec == std::errc() ? std::string(digits, end) : "?";
+}
+
+// `call` is canonical, so that its arguments are the values in force.
+void DescribeStage(const SpecCall& call, const StageInfo* info, LabelledText* text) {
+  text->Line(call.name, info == nullptr ? "" : info->summary);
+  text->Line("  in force", call.ToString());
+  if (info == nullptr) return;
+  text->Line("  formula", info->formula);
+  text->Line("  choices", info->options);
+  text->Line("  approximates", info->approximates.empty() ? "nothing" : info->approximates);
+}
+
+void DescribeStorage(const StorageRules& rules, LabelledText* text) {
+  text->Line("  format", rules.format);
+  text->Line("  granularity", rules.granularity);
+  text->Line("  group axis", rules.group_axis);
+  text->Line("  scale rule", rules.scale_rule);
+  text->Line("  rounding", rules.rounding);
+}
+
+void DescribeBytes(const Chain& chain, LabelledText* text) {
+  const RowBytes bytes = chain.codec().row_bytes();
+  const std::int64_t row_bytes = bytes.codes + bytes.scales;
+  const std::int64_t f16_bytes = std::int64_t{2} * chain.dim();
+  text->Line(
+      "bytes per row",
+      StrCat(row_bytes, " at dim ", chain.dim(), " (", bytes.codes, " codes + ", bytes.scales,
+             " scales); f16 takes ", f16_bytes, ", ",
+             OneDecimal(static_cast<double>(f16_bytes) / static_cast<double>(row_bytes)), "x"));
+  if (chain.stats_floats() > 0) {
+    text->Line("bytes per head", StrCat(4 * chain.stats_floats(), ", learnt from its rows"));
+  }
+  text->Line("kernels", KernelPathName(chain.codec().path()));
+}
+
+Status DescribeChain(std::string_view side, const Chain& chain, LabelledText* text) {
+  const std::string canonical = chain.Canonical();
+  text->Heading(StrCat(side, ": ", canonical));
+  KVS_ASSIGN_OR_RETURN(const std::vector<SpecCall> calls, ParseChain(canonical));
+  for (const SpecCall& call : calls) {
+    const bool is_codec = &call == &calls.back();
+    const StageInfo* info = FindStage(is_codec ? CodecInfos() : TransformInfos(), call.name);
+    DescribeStage(call, info, text);
+    if (is_codec && info != nullptr) DescribeStorage(info->storage, text);
+  }
+  DescribeBytes(chain, text);
+  return Status::Ok();
+}
+
+Status DescribeStore(const StoreSpec& store, int key_dim, int value_dim, LabelledText* text) {
+  KVS_ASSIGN_OR_RETURN(const auto key, MakeChain(store.key, key_dim, Side::kKey));
+  KVS_ASSIGN_OR_RETURN(const auto value, MakeChain(store.value, value_dim, Side::kValue));
+  if (key_dim == value_dim && key->Canonical() == value->Canonical()) {
+    return DescribeChain("keys and values, each", *key, text);
+  }
+  KVS_RETURN_IF_ERROR(DescribeChain("keys", *key, text));
+  return DescribeChain("values", *value, text);
+}
+
+Status DescribeEvictor(const Evictor* evictor, LabelledText* text) {
+  if (evictor == nullptr) {
+    text->Heading("evict: none");
+    text->Line("none", "every row stays, nothing is scored");
+    return Status::Ok();
+  }
+  const std::string canonical = evictor->Canonical();
+  text->Heading(StrCat("evict: ", canonical.substr(0, canonical.find('('))));
+  KVS_ASSIGN_OR_RETURN(const SpecCall call, ParseCall(canonical));
+  DescribeStage(call, FindStage(EvictorInfos(), call.name), text);
+  const ScorerNeeds needs = evictor->needs();
+  if (needs.window_queries > 0) {
+    text->Line("  reads", StrCat("the last ", needs.window_queries, " queries of the prompt, keys",
+                                 needs.values ? " and values" : ""));
+  }
+  return Status::Ok();
+}
+
+void DescribeRows(const Pipeline& pipeline, LabelledText* text) {
+  text->Heading("rows");
+  text->Line("residual", StrCat("exact_sinks=", pipeline.exact_sinks(), ", tail=", pipeline.tail(),
+                                ": that many first and last rows of each head stay in source "
+                                "precision, out of every mean that is learnt"));
+  text->Line("schedule", "once: rows are scored and dropped when the prompt ends");
+  text->Line("nonfinite", pipeline.nonfinite() == NonFinitePolicy::kError
+                              ? "error: NaN or Inf in an appended row is refused"
+                              : "zero: NaN or Inf in an appended row becomes 0 and is counted");
+}
+
+std::string RangesText(std::span<const LayerRange> ranges) {
+  std::string out;
+  for (const LayerRange& range : ranges) {
+    out += StrCat(out.empty() ? "" : ",", range.first, "..", range.last);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::string> Explain(const Pipeline& pipeline, int key_dim, int value_dim) {
+  LabelledText text;
+  text.Heading("spec");
+  text.Line("canonical", pipeline.Canonical());
+  KVS_RETURN_IF_ERROR(DescribeEvictor(pipeline.evictor(), &text));
+  KVS_RETURN_IF_ERROR(DescribeStore(pipeline.main_store(), key_dim, value_dim, &text));
+  for (const LayerOverride& layers : pipeline.layer_overrides()) {
+    text.Heading(StrCat("layers ", RangesText(layers.ranges), ": instead of the store above"));
+    KVS_RETURN_IF_ERROR(DescribeStore(layers.store, key_dim, value_dim, &text));
+  }
+  DescribeRows(pipeline, &text);
+  return text.Take();
+}
+
+}  // namespace kvsieve
