@@ -56,6 +56,8 @@ class ExactAttention {
     std::vector<std::int32_t> top_columns;  // [query_heads, n_eval, kTopColumns]
     std::vector<std::int32_t> top_counts;   // [query_heads, n_eval]
   };
+  void MeasureEngineError(const Trace& trace);
+
   std::vector<LayerResult> layers_;
   std::optional<double> engine_rel_error_;
 };

@@ -1,0 +1,116 @@
+// Pipelines on one trace: bytes, accuracy and time of each, through the Cache that an engine uses.
+//
+//   auto comparer = Comparer::Create(trace, parallel, {});
+//   for (const auto& pipeline : pipelines) results.push_back(*comparer->Run(pipeline));
+//   MarkParetoFront(results);
+#ifndef KVSIEVE_EVAL_COMPARE_H_
+#define KVSIEVE_EVAL_COMPARE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvsieve/byte_report.h"
+#include "kvsieve/cache.h"
+#include "kvsieve/eval/quality.h"
+#include "kvsieve/eval/trace.h"
+#include "kvsieve/parallel.h"
+#include "kvsieve/pipeline.h"
+#include "kvsieve/result.h"
+
+namespace kvsieve::eval {
+
+enum class Measure : std::uint8_t {
+  kAccuracy,      // bytes, time and accuracy
+  kBytesAndTime,  // no accuracy
+};
+
+struct CompareOptions {
+  DecodeRows decode_rows = DecodeRows::kExact;  // what becomes of the eval rows
+  Measure measure = Measure::kAccuracy;
+};
+
+struct Timing {
+  std::optional<double> compact_ms;           // append + observe + finish_prefill, all layers
+  std::optional<double> attend_us_per_token;  // one query of every head; null without eval queries
+};
+
+struct LayerResult {
+  LayerReport report;  // right after finish_prefill
+  std::optional<Accuracy> accuracy;
+  Timing time;  // compact_ms is null: layers are compacted together
+};
+
+struct PipelineResult {
+  std::string typed;      // the spec as given
+  std::string canonical;  // every default written out
+  ByteReport bytes;       // right after finish_prefill
+  std::optional<Accuracy> accuracy;
+  Timing time;
+  bool pareto = false;  // no other pipeline is better in kept bytes and mean output error
+  std::vector<LayerResult> layers;
+};
+
+// Everything that the reports print. Owns its values; the trace may be gone.
+struct Comparison {
+  std::string version;
+  std::string target;  // instruction set of the kernels
+  int threads = 1;
+  DecodeRows decode_rows = DecodeRows::kExact;
+  std::string trace_name;
+  std::int64_t tokens = 0;
+  std::int64_t n_eval = 0;
+  std::vector<LayerSpec> layers;
+  std::optional<double> engine_rel_error;  // exact attention against the engine's own output
+  std::vector<PipelineResult> pipelines;
+};
+
+// A cache that has seen the prompt of `trace` and compressed it. The options' allocator and
+// parallel must outlive it.
+Result<Cache> CompressPrompt(const Trace& trace, std::shared_ptr<const Pipeline> pipeline,
+                             const CacheOptions& options);
+
+// Runs pipelines over one trace.
+class Comparer {
+ public:
+  // Computes exact attention, once for all pipelines. Borrows trace and parallel. Fails when there
+  // is no memory for it.
+  static Result<Comparer> Create(const Trace& trace, Parallel& parallel,
+                                 const CompareOptions& options);
+
+  // Compresses the prompt, then lets the eval tokens attend one by one, each after its own row was
+  // appended to every layer (without recorded eval rows they see the prompt only). Figures but
+  // times are the same for any number of workers.
+  Result<PipelineResult> Run(std::shared_ptr<const Pipeline> pipeline) const;
+
+  // Everything but the pipelines and the version.
+  Comparison Describe() const;
+
+ private:
+  Comparer(const Trace& trace, Parallel& parallel, const CompareOptions& options,
+           ExactAttention exact);
+
+  const Trace* trace_;
+  Parallel* parallel_;
+  CompareOptions options_;
+  ExactAttention exact_;
+};
+
+// Sets `pareto` where no other result has both kept bytes and mean output error at most as large
+// and one of them smaller. Without accuracy only the bytes count.
+void MarkParetoFront(std::span<PipelineResult> results);
+
+// The kernel path of a layer in one word: "fused", or "k:fused v:portable" where K and V differ.
+std::string PathName(const LayerReport& report);
+
+// Ready-made sets of pipelines. Quick: one of each kind, about 20. Full: budgets times stores.
+enum class Grid : std::uint8_t { kQuick, kFull };
+std::vector<std::string> GridSpecs(Grid grid);
+
+}  // namespace kvsieve::eval
+
+#endif  // KVSIEVE_EVAL_COMPARE_H_
