@@ -1,1 +1,83 @@
+// Names of evict stages -> what builds them.
+#include <algorithm>
+#include <iterator>
+
+#include "evict/evictor.h"
+#include "evict/scorers.h"
 #include "kvsieve/evict.h"
+#include "kvsieve/str_cat.h"
+
+namespace kvsieve {
+namespace evict {
+namespace {
+
+#define KVS_EVICT_WINDOW_OPTIONS                                             \
+  "window=32 queries=mean|sum|max group=mean|max|sum pool=max:7|avg:k|none " \
+  "pool_pad=exclude|zero scope=kv_head|layer|model causal=true|false " KVS_EVICT_SELECTION_OPTIONS
+
+constexpr StageInfo kInfos[] = {
+    {"window_attention", "Keeps the rows that the last prompt queries attend to, per KV head.",
+     "score = pool(mean over group and window of softmax(scale q.k)) (SnapKV, arXiv:2404.14469)",
+     KVS_EVICT_WINDOW_OPTIONS},
+    {"snapkv", "window_attention under its usual name.", "see window_attention",
+     KVS_EVICT_WINDOW_OPTIONS},
+    {"output_perturbation",
+     "Keeps the rows whose loss would move the output of the last prompt queries most.",
+     "score = pool(mean over group and window of p/(1-p) |o - v|), p the softmax weight (DropKV)",
+     KVS_EVICT_WINDOW_OPTIONS},
+    {"recency", "Keeps the first and the newest rows.",
+     "score = row (StreamingLLM, arXiv:2309.17453)", KVS_EVICT_SELECTION_OPTIONS},
+    {"random", "Keeps rows at random: the baseline.",
+     "score = uniform hash of seed, layer, head, position", "seed=0 " KVS_EVICT_SELECTION_OPTIONS},
+};
+
+// In the order of kInfos.
+constexpr ScorerFactory kFactories[] = {
+    MakeWindowAttention, MakeWindowAttention, MakeOutputPerturbation, MakeRecency, MakeRandom,
+};
+static_assert(std::size(kInfos) == std::size(kFactories));
+
+// Names of the grammar that later versions will know.
+constexpr std::string_view kPlanned[] = {
+    "key_proxy",          "key_norm",         "key_diff", "lag",
+    "expected_attention", "external",         "mix",      "waterfill",
+    "snapkv_paper",       "snapkv_reference", "snapkv_d", "velox_snapkv",
+    "sharp_snapkv",       "kvpress_snapkv",
+};
+
+Result<ScorerFactory> FindFactory(const SpecCall& call) {
+  for (std::size_t i = 0; i < std::size(kInfos); ++i) {
+    if (kInfos[i].name == call.name) return kFactories[i];
+  }
+  std::string_view names[std::size(kInfos)];
+  std::transform(std::begin(kInfos), std::end(kInfos), names,
+                 [](const StageInfo& info) { return info.name; });
+  if (std::find(std::begin(kPlanned), std::end(kPlanned), call.name) != std::end(kPlanned)) {
+    std::string available(names[0]);
+    for (std::size_t i = 1; i < std::size(names); ++i) available += StrCat(", ", names[i]);
+    return Status::Unsupported(StrCat("column ", call.column, ": evict stage '", call.name,
+                                      "' is not available yet (available: ", available, ")"));
+  }
+  return SpecError(call.column,
+                   StrCat("unknown evict stage '", call.name, "'", Suggest(call.name, names)));
+}
+
+}  // namespace
+}  // namespace evict
+
+Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call) {
+  KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindFactory(call));
+  ArgReader args(call);
+  evict::Selection selection;
+  Status unsupported;
+  evict::ReadSelection(args, &selection, &unsupported);
+  evict::ScorerParts parts = make(args, selection);
+  KVS_RETURN_IF_ERROR(args.Finish());
+  if (!unsupported.ok()) return unsupported;
+  KVS_RETURN_IF_ERROR(evict::CheckBudget(call, selection, parts.scorer->needs().window_queries));
+  return evict::ComposeEvictor(std::move(parts), std::move(selection));
+}
+
+std::span<const StageInfo> EvictorInfos() { return evict::kInfos; }
+
+}  // namespace kvsieve

@@ -1,0 +1,115 @@
+// The part of evict/window_kernels.h that only output_perturbation needs.
+#include <algorithm>
+#include <cstddef>
+
+#include "evict/window_kernels.h"
+
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "evict/perturbation_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "evict/load_rows-inl.h"
+#include "evict/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvsieve::evict {
+namespace HWY_NAMESPACE {
+
+void Probabilities(const float* weights, const float* factors, int count, float* probabilities) {
+  const FloatTag d;
+  for (int q = 0; q < PaddedQueries(count); ++q) {
+    const auto factor = hn::Set(d, factors[q]);
+    for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
+      const std::size_t at = static_cast<std::size_t>(q) * kBlockRows + j;
+      hn::StoreU(hn::Mul(hn::LoadU(d, weights + at), factor), d, probabilities + at);
+    }
+  }
+}
+
+void AddOutputs(const float* probabilities, int queries, const float* rows, int dim, int row_count,
+                float* outputs) {
+  const auto stride = static_cast<std::size_t>(ValueStride(dim));
+  for (std::size_t q = 0; q < static_cast<std::size_t>(PaddedQueries(queries)); q += 4) {
+    for (std::size_t k = 0; k < stride; k += kBlockRows) {
+      AccumulateTile<DotStep>({probabilities + q * kBlockRows, kBlockRows}, {rows + k, stride},
+                              static_cast<std::size_t>(row_count), outputs + q * stride + k,
+                              stride);
+    }
+  }
+}
+
+void ReducePerturbation(const float* probabilities, const float* outputs, int queries,
+                        Reduce reduce, const float* panel, int dim, float* distances, float* out) {
+  const FloatTag d;
+  const auto padded = static_cast<std::size_t>(PaddedQueries(queries));
+  const auto stride = static_cast<std::size_t>(ValueStride(dim));
+  std::fill(distances, distances + padded * kBlockRows, 0.0F);
+  for (std::size_t q = 0; q < padded; q += 4) {
+    AccumulateTile<DistanceStep>({outputs + q * stride, stride}, {panel, kBlockRows},
+                                 static_cast<std::size_t>(dim), distances + q * kBlockRows,
+                                 kBlockRows);
+  }
+  const auto one = hn::Set(d, 1.0F);
+  for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
+    auto reduced = hn::Zero(d);
+    for (int q = 0; q < queries; ++q) {
+      const std::size_t at = static_cast<std::size_t>(q) * kBlockRows + j;
+      const auto p = hn::Min(hn::LoadU(d, probabilities + at), hn::Set(d, kMaxWeight));
+      const auto odds = hn::Div(p, hn::Sub(one, p));
+      const auto moved = hn::Mul(odds, hn::Sqrt(hn::LoadU(d, distances + at)));
+      reduced = reduce == Reduce::kMax ? hn::Max(reduced, moved) : hn::Add(reduced, moved);
+    }
+    hn::StoreU(reduced, d, out + j);
+  }
+}
+
+void LoadRows(const RowSource::RowMajor& rows, int dim, int count, float* out) {
+  const int stride = ValueStride(dim);
+  switch (rows.type) {
+    case ElementType::kF32:
+      return ConvertRows(static_cast<const float*>(rows.data), rows.row_stride, dim, count, out,
+                         stride);
+    case ElementType::kF16:
+      return ConvertRows(static_cast<const F16*>(rows.data), rows.row_stride, dim, count, out,
+                         stride);
+    case ElementType::kBF16:
+      return ConvertRows(static_cast<const BF16*>(rows.data), rows.row_stride, dim, count, out,
+                         stride);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvsieve::evict
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvsieve::evict {
+
+HWY_EXPORT(Probabilities);
+HWY_EXPORT(AddOutputs);
+HWY_EXPORT(ReducePerturbation);
+HWY_EXPORT(LoadRows);
+
+void LoadRows(const RowSource::RowMajor& rows, int dim, int count, float* out) {
+  HWY_DYNAMIC_DISPATCH(LoadRows)(rows, dim, count, out);
+}
+
+void Probabilities(const float* weights, const float* factors, int count, float* probabilities) {
+  HWY_DYNAMIC_DISPATCH(Probabilities)(weights, factors, count, probabilities);
+}
+
+void AddOutputs(const float* probabilities, int queries, const float* rows, int dim, int row_count,
+                float* outputs) {
+  HWY_DYNAMIC_DISPATCH(AddOutputs)(probabilities, queries, rows, dim, row_count, outputs);
+}
+
+void ReducePerturbation(const float* probabilities, const float* outputs, int queries,
+                        Reduce reduce, const float* panel, int dim, float* distances, float* out) {
+  HWY_DYNAMIC_DISPATCH(ReducePerturbation)
+  (probabilities, outputs, queries, reduce, panel, dim, distances, out);
+}
+
+}  // namespace kvsieve::evict
+#endif  // HWY_ONCE

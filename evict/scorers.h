@@ -1,0 +1,35 @@
+// The scorers of this version. Each lives in its own file and has one line in registry.cc.
+#ifndef KVSIEVE_EVICT_SCORERS_H_
+#define KVSIEVE_EVICT_SCORERS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "evict/selection.h"
+#include "kvsieve/evict.h"
+#include "kvsieve/spec_args.h"
+
+namespace kvsieve::evict {
+
+// Over which heads scores are averaged, after smoothing; they then share one set of rows.
+enum class Scope : std::uint8_t { kKvHead, kLayer, kModel };
+
+struct ScorerParts {
+  std::unique_ptr<const Scorer> scorer;
+  Scope scope = Scope::kKvHead;
+};
+
+// Reads the scorer's own keys through `args`, where mistakes go. `selection` is read already.
+using ScorerFactory = ScorerParts (*)(ArgReader& args, const Selection& selection);
+
+ScorerParts MakeWindowAttention(ArgReader& args, const Selection& selection);
+ScorerParts MakeOutputPerturbation(ArgReader& args, const Selection& selection);
+ScorerParts MakeRecency(ArgReader& args, const Selection& selection);
+ScorerParts MakeRandom(ArgReader& args, const Selection& selection);
+
+// Sizes `scores` for the heads of `observation`; every value is 0.
+void ResetScores(const Observation& observation, Scores* scores);
+
+}  // namespace kvsieve::evict
+
+#endif  // KVSIEVE_EVICT_SCORERS_H_

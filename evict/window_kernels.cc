@@ -1,0 +1,180 @@
+#include "evict/window_kernels.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "evict/window_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "evict/load_rows-inl.h"
+#include "evict/tile-inl.h"
+#include "kvsieve/simd/exp-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvsieve::evict {
+namespace HWY_NAMESPACE {
+
+using kvsieve::HWY_NAMESPACE::ExpNonPositive;
+
+// Below every logit; exp(kNothing - top) is 0.
+constexpr float kNothing = -3.0e38F;
+
+// cap * tanh(x / cap), tanh(y) = sign(y) (1 - e) / (1 + e) with e = exp(-2 |y|).
+HWY_INLINE FloatVec Softcap(FloatTag d, FloatVec x, float cap) {
+  const auto y = hn::Mul(x, hn::Set(d, 2.0F / cap));
+  const auto e = ExpNonPositive(d, hn::Neg(hn::Abs(y)));
+  const auto one = hn::Set(d, 1.0F);
+  const auto tanh = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+  return hn::CopySign(hn::Mul(tanh, hn::Set(d, cap)), x);
+}
+
+// Logits [kBlockRows] -> weights in place, of the first `visible` rows.
+void SoftmaxRow(float* row, int visible, float softcap, float* top, float* sum) {
+  const FloatTag d;
+  const std::size_t lanes = hn::Lanes(d);
+  if (visible <= 0) {
+    std::fill(row, row + kBlockRows, 0.0F);
+    *top = kNothing;
+    *sum = 0.0F;
+    return;
+  }
+  const auto nothing = hn::Set(d, kNothing);
+  const auto end = hn::Set(d, static_cast<float>(visible));
+  auto highest = nothing;
+  for (std::size_t j = 0; j < kBlockRows; j += lanes) {
+    auto x = hn::LoadU(d, row + j);
+    if (softcap > 0) x = Softcap(d, x, softcap);
+    x = hn::IfThenElse(hn::Lt(hn::Iota(d, static_cast<float>(j)), end), x, nothing);
+    highest = hn::Max(highest, x);
+    hn::StoreU(x, d, row + j);
+  }
+  *top = hn::GetLane(hn::MaxOfLanes(d, highest));
+  const auto shift = hn::Set(d, *top);
+  auto total = hn::Zero(d);
+  for (std::size_t j = 0; j < kBlockRows; j += lanes) {
+    const auto weight = ExpNonPositive(d, hn::Sub(hn::LoadU(d, row + j), shift));
+    total = hn::Add(total, weight);
+    hn::StoreU(weight, d, row + j);
+  }
+  *sum = hn::GetLane(hn::SumOfLanes(d, total));
+}
+
+void AttendBlock(const WindowQueries& queries, const float* panel, const int* visible,
+                 const BlockWeights& out) {
+  const std::size_t padded = static_cast<std::size_t>(PaddedQueries(queries.count));
+  const auto dim = static_cast<std::size_t>(queries.dim);
+  std::fill(out.weights, out.weights + padded * kBlockRows, 0.0F);
+  for (std::size_t q = 0; q < padded; q += 4) {
+    AccumulateTile<DotStep>({queries.data + q * dim, dim}, {panel, kBlockRows}, dim,
+                            out.weights + q * kBlockRows, kBlockRows);
+  }
+  for (int q = 0; q < queries.count; ++q) {
+    SoftmaxRow(out.weights + q * kBlockRows, visible[q], queries.softcap, out.top + q, out.sum + q);
+  }
+  for (int q = queries.count; q < QueryStride(queries.count); ++q) {
+    out.top[q] = kNothing;
+    out.sum[q] = 0.0F;
+  }
+  std::fill(out.weights + static_cast<std::size_t>(queries.count) * kBlockRows,
+            out.weights + padded * kBlockRows, 0.0F);
+}
+
+void FinishSoftmax(const float* tops, const float* sums, std::int64_t blocks, int count,
+                   float* maximum, float* inverse_sum) {
+  const FloatTag d;
+  const int stride = QueryStride(count);
+  for (int q = 0; q < stride; q += static_cast<int>(hn::Lanes(d))) {
+    auto highest = hn::Set(d, kNothing);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      highest = hn::Max(highest, hn::LoadU(d, tops + b * stride + q));
+    }
+    auto total = hn::Zero(d);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const auto top = hn::LoadU(d, tops + b * stride + q);
+      const auto sum = hn::LoadU(d, sums + b * stride + q);
+      total = hn::MulAdd(sum, ExpNonPositive(d, hn::Sub(top, highest)), total);
+    }
+    hn::StoreU(highest, d, maximum + q);
+    const auto inverse = hn::Div(hn::Set(d, 1.0F), total);
+    hn::StoreU(hn::IfThenElseZero(hn::Gt(total, hn::Zero(d)), inverse), d, inverse_sum + q);
+  }
+}
+
+void BlockFactors(const float* top, const float* maximum, const float* inverse_sum, int count,
+                  float* factors) {
+  const FloatTag d;
+  for (int q = 0; q < QueryStride(count); q += static_cast<int>(hn::Lanes(d))) {
+    const auto below = hn::Sub(hn::LoadU(d, top + q), hn::LoadU(d, maximum + q));
+    hn::StoreU(hn::Mul(ExpNonPositive(d, below), hn::LoadU(d, inverse_sum + q)), d, factors + q);
+  }
+}
+
+void ReduceAttention(const float* weights, const float* factors, int count, Reduce reduce,
+                     float* out) {
+  const FloatTag d;
+  for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
+    auto reduced = hn::Zero(d);
+    for (int q = 0; q < count; ++q) {
+      const auto weight = hn::LoadU(d, weights + q * kBlockRows + j);
+      const auto factor = hn::Set(d, factors[q]);
+      reduced = reduce == Reduce::kMax ? hn::Max(reduced, hn::Mul(weight, factor))
+                                       : hn::MulAdd(weight, factor, reduced);
+    }
+    hn::StoreU(reduced, d, out + j);
+  }
+}
+
+void LoadPanel(const RowSource::RowMajor& rows, int dim, int count, float* panel) {
+  switch (rows.type) {
+    case ElementType::kF32:
+      return TransposeRows(static_cast<const float*>(rows.data), rows.row_stride, dim, count,
+                           panel);
+    case ElementType::kF16:
+      return TransposeRows(static_cast<const F16*>(rows.data), rows.row_stride, dim, count, panel);
+    case ElementType::kBF16:
+      return TransposeRows(static_cast<const BF16*>(rows.data), rows.row_stride, dim, count, panel);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvsieve::evict
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvsieve::evict {
+
+HWY_EXPORT(AttendBlock);
+HWY_EXPORT(FinishSoftmax);
+HWY_EXPORT(BlockFactors);
+HWY_EXPORT(ReduceAttention);
+HWY_EXPORT(LoadPanel);
+
+void LoadPanel(const RowSource::RowMajor& rows, int dim, int count, float* panel) {
+  HWY_DYNAMIC_DISPATCH(LoadPanel)(rows, dim, count, panel);
+}
+
+void AttendBlock(const WindowQueries& queries, const float* panel, const int* visible,
+                 const BlockWeights& out) {
+  HWY_DYNAMIC_DISPATCH(AttendBlock)(queries, panel, visible, out);
+}
+
+void FinishSoftmax(const float* tops, const float* sums, std::int64_t blocks, int count,
+                   float* maximum, float* inverse_sum) {
+  HWY_DYNAMIC_DISPATCH(FinishSoftmax)(tops, sums, blocks, count, maximum, inverse_sum);
+}
+
+void BlockFactors(const float* top, const float* maximum, const float* inverse_sum, int count,
+                  float* factors) {
+  HWY_DYNAMIC_DISPATCH(BlockFactors)(top, maximum, inverse_sum, count, factors);
+}
+
+void ReduceAttention(const float* weights, const float* factors, int count, Reduce reduce,
+                     float* out) {
+  HWY_DYNAMIC_DISPATCH(ReduceAttention)(weights, factors, count, reduce, out);
+}
+
+}  // namespace kvsieve::evict
+#endif  // HWY_ONCE

@@ -1,0 +1,51 @@
+// What the scorers that look at the observation window share: softmax of the last queries over all
+// visible keys, then queries -> query group -> smoothing. (The scope, over heads and layers, is the
+// evictor's.)
+#ifndef KVSIEVE_EVICT_WINDOW_SCORES_H_
+#define KVSIEVE_EVICT_WINDOW_SCORES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "evict/scorers.h"
+#include "evict/smoothing.h"
+#include "evict/window_kernels.h"
+#include "kvsieve/evict.h"
+
+namespace kvsieve::evict {
+
+// What one window query says of one row; p is the row's softmax weight, o the attention output.
+enum class RowWeight : std::uint8_t {
+  kAttention,           // p
+  kOutputPerturbation,  // p / (1 - p) * |o - v|: how far o moves when the row goes (DropKV)
+};
+
+struct WindowOptions {
+  int window = 32;
+  Reduce queries = Reduce::kMean;
+  Reduce group = Reduce::kMean;
+  Pool pool;
+  Scope scope = Scope::kKvHead;
+  bool causal = true;        // row visible iff its position <= the query's
+  bool pool_window = false;  // smooth over the window's rows too: they can be evicted
+
+  // "window=32,queries=mean,..."
+  std::string Canonical() const;
+};
+
+// Reads the keys of WindowOptions; `selection` decides pool_window.
+WindowOptions ReadWindowOptions(ArgReader& args, const Selection& selection);
+
+// Fills raw and smoothed of all heads. q.K in f32, computed once unless scratch->limit_bytes is
+// too small for the logits of one query head. Rows of a protected window: smoothed = raw.
+// Reads K once for as many query heads of a group as the scratch holds logits for: one by default.
+// The result depends on neither scratch nor workers.
+//
+// Error of a weight p against exact arithmetic: relative 2e-6 + 2 * |logit error|, where a logit's
+// error is at most key_dim * 2^-24 * sum |q_d k_d| * scale.
+Status ScoreWindow(const WindowOptions& options, RowWeight weight, const Observation& observation,
+                   Parallel& parallel, ScoreScratch* scratch, Scores* scores);
+
+}  // namespace kvsieve::evict
+
+#endif  // KVSIEVE_EVICT_WINDOW_SCORES_H_
