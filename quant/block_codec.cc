@@ -1,0 +1,53 @@
+#include "quant/block_codec.h"
+
+#include "quant/code_rows.h"
+
+namespace kvsieve {
+
+std::string_view KernelPathName(KernelPath path) {
+  switch (path) {
+    case KernelPath::kFused:
+      return "fused";
+    case KernelPath::kPortable:
+      return "portable";
+    case KernelPath::kReference:
+      return "reference";
+  }
+  return "";
+}
+
+namespace quant {
+
+void BlockCodec::MoveRow(ConstBlockRef from, int from_row, BlockRef to, int to_row) const {
+  if (layout_.codes == CodeLayout::kF16) {
+    std::uint16_t codes[kMaxDim];
+    LoadF16Codes(layout_, from, from_row, codes);
+    StoreF16Codes(layout_, to, to_row, codes);
+    return;
+  }
+  CodeRow row;
+  LoadCodes(layout_, from, from_row, row);
+  StoreCodes(layout_, to, to_row, row);
+  for (int g = 0; g < layout_.groups; ++g) {
+    const int source = g * from.capacity_rows + from_row;
+    const int target = g * to.capacity_rows + to_row;
+    ScalePlane(layout_, to)[target] = ScalePlane(layout_, from)[source];
+    if (layout_.zeros) ZeroPlane(layout_, to)[target] = ZeroPlane(layout_, from)[source];
+  }
+}
+
+KernelBlock BlockCodec::MakeKernelBlock(ConstBlockRef block, int rows, Prefetch ahead) const {
+  KernelBlock view;
+  view.codes = block.data;
+  if (layout_.groups > 0) view.scales = ScalePlane(layout_, block);
+  if (layout_.zeros) view.zeros = ZeroPlane(layout_, block);
+  view.capacity_rows = block.capacity_rows;
+  view.rows = rows;
+  view.dim = layout_.dim;
+  view.group = layout_.groups > 0 ? layout_.dim / layout_.groups : layout_.dim;
+  view.ahead = ahead.data;
+  return view;
+}
+
+}  // namespace quant
+}  // namespace kvsieve

@@ -1,0 +1,82 @@
+// center: keys minus one mean vector per head. Exact for attention: the mean adds q.mean to every
+// logit of the rows stored this way, which ApplyToQuery returns for the caller to add back, so
+// that exact rows beside them stay comparable.
+#include <cstring>
+#include <vector>
+
+#include "quant/registry.h"
+#include "quant/row_math.h"
+
+namespace kvsieve::quant {
+namespace {
+
+class CenterTransform final : public Transform {
+ public:
+  explicit CenterTransform(int dim) : dim_(dim) {}
+
+  std::string Canonical() const override { return "center"; }
+  int stats_floats() const override { return dim_; }
+  // The attention sink's key is short; minus the mean it is long, and so is its error.
+  bool wants_exact_sinks() const override { return true; }
+
+  // stats: f32 mean [dim], summed in f64. No rows: zero.
+  Status Learn(const RowSource& rows, float* stats) const override {
+    std::vector<double> sums(static_cast<std::size_t>(dim_), 0.0);
+    KVS_RETURN_IF_ERROR(ForEachRow(rows, [&](RowIndex, const float* row) {
+      for (int j = 0; j < dim_; ++j) sums[j] += row[j];
+      return Status::Ok();
+    }));
+    const double count = rows.rows() > 0 ? static_cast<double>(rows.rows()) : 1.0;
+    for (int j = 0; j < dim_; ++j) stats[j] = static_cast<float>(sums[j] / count);
+    return Status::Ok();
+  }
+
+  void Apply(const float* stats, float* rows, int count) const override {
+    for (int r = 0; r < count; ++r, rows += dim_) {
+      for (int j = 0; j < dim_; ++j) rows[j] -= stats[j];
+    }
+  }
+  void Invert(const float* stats, float* rows, int count) const override {
+    for (int r = 0; r < count; ++r, rows += dim_) {
+      for (int j = 0; j < dim_; ++j) rows[j] += stats[j];
+    }
+  }
+  float ApplyToQuery(const float* stats, float* q) const override {
+    double bias = 0;
+    for (int j = 0; j < dim_; ++j) bias += static_cast<double>(q[j]) * stats[j];
+    return static_cast<float>(bias);
+  }
+  void InvertOutput(const float* stats, float weight_sum, float* out) const override {
+    for (int j = 0; j < dim_; ++j) out[j] += weight_sum * stats[j];
+  }
+
+ private:
+  int dim_;
+};
+
+Status CheckNoOptions(const SpecCall& call) {
+  ArgReader args(call);
+  return args.Finish();
+}
+
+Result<std::string> Outline(const SpecCall& call) {
+  KVS_RETURN_IF_ERROR(CheckNoOptions(call));
+  return std::string("center");
+}
+
+Result<std::shared_ptr<const Transform>> Make(const SpecCall& call, int dim) {
+  KVS_RETURN_IF_ERROR(CheckNoOptions(call));
+  return std::shared_ptr<const Transform>(std::make_shared<CenterTransform>(dim));
+}
+
+}  // namespace
+
+extern const TransformEntry kCenterTransform = {
+    {"center", "Subtracts the mean row of the head; exact for attention.",
+     "y = x - mean; q.x = q.y + q.mean; sum w x = sum w y + (sum w) mean", ""},
+    Outline,
+    Make,
+    /*wants_exact_sinks=*/true,
+    /*rotates=*/false};
+
+}  // namespace kvsieve::quant

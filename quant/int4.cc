@@ -1,0 +1,220 @@
+// int4: groups of dims with a scale (and a zero point) each.
+//
+//   asym  zero  = f16 rounded toward -inf of min(x), saturating at +-65504
+//         scale = bf16 rounded up of (max(x) - zero) / 15
+//         code  = round-half-even((x - zero) / scale) in 0..15;  x' = zero + code * scale
+//   sym   scale = bf16 rounded up of max|x| / 7
+//         code  = round-half-even(x / scale) in -7..7, stored plus 8 (1..15);  x' = code * scale
+//
+// Both against the stored values, so |x - x'| <= scale / 2 (asym: where the zero point did not
+// saturate).
+#include <algorithm>
+
+#include "kvsieve/float16.h"
+#include "kvsieve/str_cat.h"
+#include "quant/block_codec.h"
+#include "quant/code_rows.h"
+#include "quant/registry.h"
+#include "quant/row_math.h"
+
+namespace kvsieve::quant {
+namespace {
+
+constexpr int kOctet = 8;  // keys pack 8 dims into 4 bytes, so a group is whole octets
+constexpr int kLargestDefaultGroup = 32;
+constexpr float kSymLimit = 7.0F;
+constexpr int kSymBias = 8;
+constexpr float kAsymLimit = 15.0F;
+
+constexpr Codebook kSymLevels = {{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}, 1.0F};
+
+// As written; the default group depends on dim.
+struct Int4Options {
+  enum class Group { kDefault, kRow, kDims };
+  Group group = Group::kDefault;
+  int group_dims = 0;  // kDims
+  int group_column = 1;
+  bool symmetric = false;
+
+  // "int4(group=32,asym)"; a default group is left out.
+  std::string Canonical() const {
+    std::string text = "int4(";
+    if (group == Group::kRow) text += "group=row,";
+    if (group == Group::kDims) text += StrCat("group=", group_dims, ",");
+    return text + (symmetric ? "sym)" : "asym)");
+  }
+};
+
+// Largest divisor of dim that is whole octets and at most `limit`; 0 when there is none.
+int LargestGroup(int dim, int limit) {
+  for (int group = limit / kOctet * kOctet; group > 0; group -= kOctet) {
+    if (dim % group == 0) return group;
+  }
+  return 0;
+}
+
+Result<Int4Options> Parse(const SpecCall& call) {
+  ArgReader args(call);
+  Int4Options options;
+  if (const SpecArg* group = args.Raw("group"); group != nullptr) {
+    options.group_column = group->value_column;
+    const Result<std::int64_t> dims = ParseInt(group->value);
+    if (group->value == "row" && group->call.empty()) {
+      options.group = Int4Options::Group::kRow;
+    } else if (!dims.ok() || !group->call.empty() || *dims < kOctet || *dims > kMaxDim) {
+      args.Fail(group->value_column,
+                StrCat("option group: '", group->value, "' is neither row nor ", "an integer in [",
+                       kOctet, ", ", kMaxDim, "]"));
+    } else {
+      options.group = Int4Options::Group::kDims;
+      options.group_dims = static_cast<int>(*dims);
+    }
+  }
+  options.symmetric = args.Word("sym");
+  if (args.Word("asym") && options.symmetric) {
+    args.Fail(call.column, "int4 is either sym or asym, not both");
+  }
+  KVS_RETURN_IF_ERROR(args.Finish());
+  return options;
+}
+
+// The group for rows of `dim`, or an error that suggests one. `options` is completed.
+Result<int> ResolveGroup(Int4Options& options, int dim) {
+  using Group = Int4Options::Group;
+  if (options.group == Group::kDefault) {
+    options.group_dims = LargestGroup(dim, kLargestDefaultGroup);
+    options.group = options.group_dims > 0 ? Group::kDims : Group::kRow;
+  }
+  if (options.group == Group::kRow) return dim;
+  const int group = options.group_dims;
+  if (group == dim) return dim;
+  if (dim % group == 0 && group % kOctet == 0) return group;
+  const int divisor = LargestGroup(dim, std::min(group, dim));
+  const std::string use = divisor > 0 ? StrCat("use group=", divisor) : "use group=row";
+  const std::string_view why =
+      dim % group != 0 ? " does not divide dim " : " is not a multiple of 8, dim ";
+  return SpecError(options.group_column, StrCat("int4 group ", group, why, dim, "; ", use));
+}
+
+class Int4Codec final : public BlockCodec {
+ public:
+  Int4Codec(int dim, Side side, int group, bool symmetric, std::string canonical)
+      : BlockCodec({CodeLayout::kNibble, side, dim, 4, dim / group, !symmetric}),
+        group_(group),
+        symmetric_(symmetric),
+        canonical_(std::move(canonical)) {}
+
+  std::string Canonical() const override { return canonical_; }
+  KernelPath path() const override { return KernelPath::kFused; }
+
+  Status Learn(const RowSource& rows, float*) const override {
+    return ForEachRow(
+        rows, [&](RowIndex r, const float* row) { return CheckFinite(row, dim(), r, "int4"); });
+  }
+
+  Status Encode(const float*, const float* rows, int count, BlockRef block,
+                int first_row) const override {
+    const std::ptrdiff_t stride = dim();
+    for (int r = 0; r < count; ++r) {
+      KVS_RETURN_IF_ERROR(CheckFinite(rows + r * stride, dim(), r, "int4"));
+    }
+    CodeRow codes;
+    for (int r = 0; r < count; ++r) {
+      for (int g = 0; g < layout().groups; ++g) {
+        const float* values = rows + r * stride + g * group_;
+        const int at = g * block.capacity_rows + first_row + r;
+        std::uint8_t* group_codes = codes.codes + g * group_;
+        ScalePlane(layout(), block)[at] =
+            symmetric_ ? EncodeSym(values, group_codes)
+                       : EncodeAsym(values, group_codes, &ZeroPlane(layout(), block)[at]);
+      }
+      StoreCodes(layout(), block, first_row + r, codes);
+    }
+    return Status::Ok();
+  }
+
+  void Decode(const float*, ConstBlockRef block, int first_row, int count,
+              float* rows) const override {
+    CodeRow codes;
+    for (int r = 0; r < count; ++r, rows += dim()) {
+      LoadCodes(layout(), block, first_row + r, codes);
+      for (int g = 0; g < layout().groups; ++g) {
+        const int at = g * block.capacity_rows + first_row + r;
+        const float scale = ToFloat(BF16{ScalePlane(layout(), block)[at]});
+        const float zero = symmetric_ ? 0.0F : ToFloat(F16{ZeroPlane(layout(), block)[at]});
+        const int bias = symmetric_ ? kSymBias : 0;
+        for (int j = g * group_; j < (g + 1) * group_; ++j) {
+          rows[j] = static_cast<float>(codes.codes[j] - bias) * scale + zero;
+        }
+      }
+    }
+  }
+
+  std::size_t QueryBytes() const override { return IntQueryBytes(dim(), group_); }
+  void PrepareQueries(const float* q, int heads, void* prepared) const override {
+    PrepareIntQueries(q, heads, dim(), group_, prepared);
+  }
+  void Score(const float*, const void* prepared, int heads, ConstBlockRef block, int rows,
+             float* logits, Prefetch ahead) const override {
+    ScoreNibble(View(block, rows, ahead), prepared, heads, logits);
+  }
+  void Accumulate(const float*, const float* weights, int heads, ConstBlockRef block, int rows,
+                  float* acc, Prefetch ahead) const override {
+    AccumulateNibble(View(block, rows, ahead), weights, heads, acc);
+  }
+
+ private:
+  KernelBlock View(ConstBlockRef block, int rows, Prefetch ahead) const {
+    KernelBlock view = MakeKernelBlock(block, rows, ahead);
+    if (symmetric_) view.codebook = &kSymLevels;
+    return view;
+  }
+
+  // Both return the bits of the scale.
+  std::uint16_t EncodeSym(const float* values, std::uint8_t* codes) const {
+    const BF16 scale = ToBF16RoundUp(AbsMax(values, group_) / kSymLimit);
+    RoundToCodes(values, group_, 0.0F, ToFloat(scale), {-kSymLimit, kSymLimit, kSymBias}, codes);
+    return scale.bits;
+  }
+  std::uint16_t EncodeAsym(const float* values, std::uint8_t* codes,
+                           std::uint16_t* zero_bits) const {
+    const MinMax range = FindMinMax(values, group_);
+    // -0 and +0 compare equal, so which of them is the minimum depends on the order: store +0.
+    const F16 zero = range.min == 0.0F ? F16{0} : ToF16RoundDown(range.min);
+    const float base = ToFloat(zero);
+    const float span = range.max > base ? range.max - base : 0.0F;
+    const BF16 scale = ToBF16RoundUp(span / kAsymLimit);
+    RoundToCodes(values, group_, base, ToFloat(scale), {0.0F, kAsymLimit, 0}, codes);
+    *zero_bits = zero.bits;
+    return scale.bits;
+  }
+
+  int group_;
+  bool symmetric_;
+  std::string canonical_;
+};
+
+Result<std::string> Outline(const SpecCall& call) {
+  KVS_ASSIGN_OR_RETURN(const Int4Options options, Parse(call));
+  return options.Canonical();
+}
+
+Result<std::shared_ptr<const Codec>> Make(const SpecCall& call, int dim, Side side) {
+  KVS_ASSIGN_OR_RETURN(Int4Options options, Parse(call));
+  KVS_ASSIGN_OR_RETURN(const int group, ResolveGroup(options, dim));
+  return std::shared_ptr<const Codec>(
+      std::make_shared<Int4Codec>(dim, side, group, options.symmetric, options.Canonical()));
+}
+
+}  // namespace
+
+extern const CodecEntry kInt4Codec = {
+    {"int4", "4-bit integers in groups of dims; a zero point unless sym.",
+     "asym: zero = f16 rounded down of min, scale = bf16 rounded up of (max - zero) / 15, code = "
+     "round-half-even((x - zero) / scale); sym: scale = bf16 rounded up of max|x| / 7, codes -7..7",
+     "group=32|row asym|sym"},
+    Outline,
+    Make,
+    /*make_rotation=*/nullptr};
+
+}  // namespace kvsieve::quant

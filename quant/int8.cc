@@ -1,0 +1,96 @@
+// int8: one symmetric scale per row.
+//
+//   scale = bf16 rounded up of max|x| / 127        (so no code leaves -127..127)
+//   code  = round-half-even(x / scale), against the stored scale
+//   x'    = code * scale                           |x - x'| <= scale / 2
+#include "kvsieve/float16.h"
+#include "quant/block_codec.h"
+#include "quant/code_rows.h"
+#include "quant/registry.h"
+#include "quant/row_math.h"
+
+namespace kvsieve::quant {
+namespace {
+
+constexpr float kLimit = 127.0F;
+
+class Int8Codec final : public BlockCodec {
+ public:
+  Int8Codec(int dim, Side side) : BlockCodec({CodeLayout::kInt8, side, dim, 8, 1, false}) {}
+
+  std::string Canonical() const override { return "int8"; }
+  KernelPath path() const override { return KernelPath::kFused; }
+
+  Status Learn(const RowSource& rows, float*) const override {
+    return ForEachRow(
+        rows, [&](RowIndex r, const float* row) { return CheckFinite(row, dim(), r, "int8"); });
+  }
+
+  Status Encode(const float*, const float* rows, int count, BlockRef block,
+                int first_row) const override {
+    const std::ptrdiff_t stride = dim();
+    for (int r = 0; r < count; ++r) {
+      KVS_RETURN_IF_ERROR(CheckFinite(rows + r * stride, dim(), r, "int8"));
+    }
+    CodeRow codes;
+    std::uint16_t* scales = ScalePlane(layout(), block);
+    for (int r = 0; r < count; ++r) {
+      const float* row = rows + r * stride;
+      const BF16 scale = ToBF16RoundUp(AbsMax(row, dim()) / kLimit);
+      RoundToCodes(row, dim(), 0.0F, ToFloat(scale), {-kLimit, kLimit, 0}, codes.codes);
+      StoreCodes(layout(), block, first_row + r, codes);
+      scales[first_row + r] = scale.bits;
+    }
+    return Status::Ok();
+  }
+
+  void Decode(const float*, ConstBlockRef block, int first_row, int count,
+              float* rows) const override {
+    CodeRow codes;
+    const std::uint16_t* scales = ScalePlane(layout(), block);
+    for (int r = 0; r < count; ++r, rows += dim()) {
+      LoadCodes(layout(), block, first_row + r, codes);
+      const float scale = ToFloat(BF16{scales[first_row + r]});
+      for (int j = 0; j < dim(); ++j) {
+        rows[j] = static_cast<float>(static_cast<std::int8_t>(codes.codes[j])) * scale;
+      }
+    }
+  }
+
+  std::size_t QueryBytes() const override { return IntQueryBytes(dim(), dim()); }
+  void PrepareQueries(const float* q, int heads, void* prepared) const override {
+    PrepareIntQueries(q, heads, dim(), dim(), prepared);
+  }
+  void Score(const float*, const void* prepared, int heads, ConstBlockRef block, int rows,
+             float* logits, Prefetch ahead) const override {
+    ScoreInt8(MakeKernelBlock(block, rows, ahead), prepared, heads, logits);
+  }
+  void Accumulate(const float*, const float* weights, int heads, ConstBlockRef block, int rows,
+                  float* acc, Prefetch ahead) const override {
+    AccumulateInt8(MakeKernelBlock(block, rows, ahead), weights, heads, acc);
+  }
+};
+
+Result<std::string> Outline(const SpecCall& call) {
+  ArgReader args(call);
+  KVS_RETURN_IF_ERROR(args.Finish());
+  return std::string("int8");
+}
+
+Result<std::shared_ptr<const Codec>> Make(const SpecCall& call, int dim, Side side) {
+  ArgReader args(call);
+  KVS_RETURN_IF_ERROR(args.Finish());
+  return std::shared_ptr<const Codec>(std::make_shared<Int8Codec>(dim, side));
+}
+
+}  // namespace
+
+extern const CodecEntry kInt8Codec = {{"int8", "8-bit integers with one symmetric scale per row.",
+                                       "scale = bf16 rounded up of max|x| / 127; code = "
+                                       "round-half-even(x / scale); x' = code * scale",
+                                       ""},
+                                      Outline,
+                                      Make,
+                                      /*make_rotation=*/nullptr};
+
+}  // namespace kvsieve::quant

@@ -1,0 +1,63 @@
+// Arithmetic on one f32 row whose result decides stored bytes. The order of every sum is fixed
+// and nothing rounds differently on another target (IEEE f32 and f64, no contraction), so encoded
+// bytes are the same everywhere.
+#ifndef KVSIEVE_QUANT_ROW_MATH_H_
+#define KVSIEVE_QUANT_ROW_MATH_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "kvsieve/result.h"
+#include "kvsieve/types.h"
+
+namespace kvsieve::quant {
+
+// Largest |x|. Precondition: finite.
+float AbsMax(const float* row, int dim);
+
+struct MinMax {
+  float min;
+  float max;
+};
+MinMax FindMinMax(const float* row, int dim);
+
+// Sum of squares in f64: element j goes to partial sum j % 8, which are then added pairwise.
+double SumSquares(const float* row, int dim);
+
+// codes[j] = round-half-even((row[j] - zero) / scale), clamped to [low, high], plus `bias`. Each
+// operation rounds to f32. scale 0 gives `bias` everywhere (low <= 0 <= high).
+struct CodeRange {
+  float low;
+  float high;
+  int bias;
+};
+void RoundToCodes(const float* row, int dim, float zero, float scale, CodeRange range,
+                  std::uint8_t* codes);
+
+// codes[j] = how many of the `count` ascending thresholds are <= row[j]: a tie goes up.
+void CountThresholds(const float* row, int dim, const float* thresholds, int count,
+                     std::uint8_t* codes);
+
+// An error that names row and element when the row holds a NaN or Inf.
+Status CheckFinite(const float* row, int dim, std::int64_t row_index, std::string_view codec);
+
+// visit(row_index, const float* row) -> Status for all rows in order, until one fails.
+template <class Visit>
+Status ForEachRow(const RowSource& rows, Visit visit) {
+  const int dim = rows.dim();
+  std::vector<float> buffer(static_cast<std::size_t>(kBlockRows) * dim);
+  for (RowIndex first = 0; first < rows.rows(); first += kBlockRows) {
+    const RowIndex left = rows.rows() - first;
+    const int count = left < kBlockRows ? static_cast<int>(left) : kBlockRows;
+    rows.ReadRows(first, count, buffer.data());
+    for (int r = 0; r < count; ++r) {
+      KVS_RETURN_IF_ERROR(visit(first + r, buffer.data() + static_cast<std::ptrdiff_t>(r) * dim));
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvsieve::quant
+
+#endif  // KVSIEVE_QUANT_ROW_MATH_H_

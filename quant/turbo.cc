@@ -1,0 +1,233 @@
+// turbo: the MSE coder of TurboQuant (arXiv 2504.19874) on rows that MakeChain has rotated.
+//
+//   code  = cell of x_j / |x| in the Lloyd-Max codebook c of the unit-sphere coordinate law
+//   scale = |x| / |c(codes)|: the decoded row has the row's own length ("matched" norm)
+//   x'_j  = scale * c[code_j]
+//
+// The scale is f16, nearest even; bf16 for a head in which some scale would pass 65504, decided by
+// Learn. A row whose scale rounds to zero has all codes 0 and decodes to zeros.
+#include <cmath>
+
+#include "kvsieve/float16.h"
+#include "kvsieve/str_cat.h"
+#include "quant/block_codec.h"
+#include "quant/code_rows.h"
+#include "quant/hadamard.h"
+#include "quant/lloyd_max.h"
+#include "quant/portable.h"
+#include "quant/registry.h"
+#include "quant/row_math.h"
+
+namespace kvsieve::quant {
+namespace {
+
+constexpr int kDefaultBits = 4;
+constexpr int kSmallestBlock = 16;  // smaller Hadamard blocks do not look like the sphere's law
+constexpr double kBF16Max = 3.3895313892515355e38;
+// Codebooks keep |c| above 1/2, so a scale passes 65504 only where the norm passes this.
+constexpr double kNormToCheck = kF16Max / 2;
+
+struct TurboOptions {
+  int bits = kDefaultBits;
+  std::uint64_t seed = 0;
+
+  std::string Canonical() const {
+    return StrCat("turbo(bits=", bits, ",seed=", seed, ",norm=matched)");
+  }
+};
+
+Result<TurboOptions> Parse(const SpecCall& call) {
+  constexpr std::string_view kNorms[] = {"matched"};
+  ArgReader args(call);
+  TurboOptions options;
+  int norm = 0;
+  args.Int("bits", &options.bits, 1, kMaxTurboBits);
+  args.UInt64("seed", &options.seed);
+  args.Choice("norm", kNorms, &norm);
+  KVS_RETURN_IF_ERROR(args.Finish());
+  return options;
+}
+
+BlockLayout LayoutOf(int bits, int dim, Side side) {
+  const CodeLayout codes = bits == 4 ? CodeLayout::kNibble : CodeLayout::kBitPlanes;
+  return {codes, side, dim, bits, 1, false};
+}
+
+// The centroids on a grid of 8 bits, for the fused kernels.
+Codebook ToLevels(const LloydMaxCodebook& book) {
+  constexpr float kTop = 127.0F;
+  Codebook levels{};
+  levels.level_scale = book.centroids[book.levels - 1] / kTop;
+  for (int i = 0; i < book.levels; ++i) {
+    levels.level[i] = static_cast<std::int8_t>(std::lrint(book.centroids[i] / levels.level_scale));
+  }
+  return levels;
+}
+
+class TurboCodec final : public BlockCodec {
+ public:
+  TurboCodec(int dim, Side side, const TurboOptions& options)
+      : BlockCodec(LayoutOf(options.bits, dim, side)),
+        options_(options),
+        book_(SolveLloydMax(options.bits, dim)) {
+    if (fused()) levels_ = ToLevels(book_);
+  }
+
+  std::string Canonical() const override { return options_.Canonical(); }
+  KernelPath path() const override { return fused() ? KernelPath::kFused : KernelPath::kPortable; }
+  int stats_floats() const override { return 1; }  // 1 when scales are bf16, 0 when f16
+
+  Status Learn(const RowSource& rows, float* stats) const override {
+    bool wide = false;
+    Status status = ForEachRow(rows, [&](RowIndex r, const float* row) {
+      KVS_RETURN_IF_ERROR(CheckFinite(row, dim(), r, "turbo"));
+      const double scale = LargeScale(row);
+      wide = wide || scale > kF16Max;
+      return scale > kBF16Max ? TooLong(r, scale, kBF16Max) : Status::Ok();
+    });
+    if (!status.ok()) return status;
+    stats[0] = wide ? 1.0F : 0.0F;
+    return Status::Ok();
+  }
+
+  Status Encode(const float* stats, const float* rows, int count, BlockRef block,
+                int first_row) const override {
+    const std::ptrdiff_t stride = dim();
+    const double limit = wide_scales(stats) ? kBF16Max : kF16Max;
+    for (int r = 0; r < count; ++r) {
+      KVS_RETURN_IF_ERROR(CheckFinite(rows + r * stride, dim(), r, "turbo"));
+      const double scale = LargeScale(rows + r * stride);
+      if (scale > limit) return TooLong(r, scale, limit);
+    }
+    CodeRow codes;
+    for (int r = 0; r < count; ++r) {
+      const auto scale = static_cast<float>(Quantize(rows + r * stride, codes));
+      const std::uint16_t bits = wide_scales(stats) ? ToBF16(scale).bits : ToF16(scale).bits;
+      if (bits == 0) std::fill(codes.codes, codes.codes + dim(), std::uint8_t{0});
+      StoreCodes(layout(), block, first_row + r, codes);
+      ScalePlane(layout(), block)[first_row + r] = bits;
+    }
+    return Status::Ok();
+  }
+
+  void Decode(const float* stats, ConstBlockRef block, int first_row, int count,
+              float* rows) const override {
+    CodeRow codes;
+    for (int r = 0; r < count; ++r, rows += dim()) {
+      LoadCodes(layout(), block, first_row + r, codes);
+      const float scale = ScaleOf(stats, ScalePlane(layout(), block)[first_row + r]);
+      for (int j = 0; j < dim(); ++j) rows[j] = scale * book_.centroids[codes.codes[j]];
+    }
+  }
+
+  std::size_t QueryBytes() const override {
+    return fused() ? IntQueryBytes(dim(), dim()) : PortableQueryBytes(dim());
+  }
+  void PrepareQueries(const float* q, int heads, void* prepared) const override {
+    if (fused()) return PrepareIntQueries(q, heads, dim(), dim(), prepared);
+    PreparePortableQueries(q, heads, dim(), prepared);
+  }
+  void Score(const float* stats, const void* prepared, int heads, ConstBlockRef block, int rows,
+             float* logits, Prefetch ahead) const override {
+    if (fused()) return ScoreNibble(View(stats, block, rows, ahead), prepared, heads, logits);
+    ScoreDecoded(*this, stats, prepared, heads, block, rows, logits);
+  }
+  void Accumulate(const float* stats, const float* weights, int heads, ConstBlockRef block,
+                  int rows, float* acc, Prefetch ahead) const override {
+    if (fused()) return AccumulateNibble(View(stats, block, rows, ahead), weights, heads, acc);
+    AccumulateDecoded(*this, stats, weights, heads, block, rows, acc);
+  }
+
+ private:
+  static bool wide_scales(const float* stats) { return stats[0] != 0.0F; }
+  static float ScaleOf(const float* stats, std::uint16_t bits) {
+    return wide_scales(stats) ? ToFloat(BF16{bits}) : ToFloat(F16{bits});
+  }
+  bool fused() const { return layout().codes == CodeLayout::kNibble; }
+
+  static Status TooLong(std::int64_t row_index, double scale, double limit) {
+    return Status::Invalid(StrCat("row ", row_index, " needs the norm scale ",
+                                  static_cast<float>(scale), "; turbo stores at most ",
+                                  static_cast<float>(limit), " for this head"));
+  }
+
+  KernelBlock View(const float* stats, ConstBlockRef block, int rows, Prefetch ahead) const {
+    KernelBlock view = MakeKernelBlock(block, rows, ahead);
+    view.scale_type = wide_scales(stats) ? ScaleType::kBF16 : ScaleType::kF16;
+    view.codebook = &levels_;
+    return view;
+  }
+
+  // Writes the row's codes; returns its scale, unrounded.
+  double Quantize(const float* row, CodeRow& codes) const {
+    const double norm = std::sqrt(SumSquares(row, dim()));
+    if (norm == 0.0) {
+      std::fill(codes.codes, codes.codes + dim(), std::uint8_t{0});
+      return 0.0;
+    }
+    // Thresholds times the norm, rather than the row divided by it: compares are exact then.
+    float thresholds[(1 << kMaxTurboBits) - 1];
+    for (int k = 0; k + 1 < book_.levels; ++k) {
+      thresholds[k] = static_cast<float>(book_.thresholds[k] * norm);
+    }
+    CountThresholds(row, dim(), thresholds, book_.levels - 1, codes.codes);
+    return norm / CentroidNorm(codes.codes);
+  }
+
+  // |c(codes)| from how often each magnitude occurs: a sum of at most 16 terms in one order.
+  double CentroidNorm(const std::uint8_t* codes) const {
+    int counts[1 << kMaxTurboBits] = {};
+    for (int j = 0; j < dim(); ++j) ++counts[codes[j]];
+    double sum = 0;
+    const int half = book_.levels / 2;
+    for (int i = 0; i < half; ++i) {
+      const double c = book_.centroids[half + i];
+      sum += c * c * (counts[half + i] + counts[half - 1 - i]);
+    }
+    return std::sqrt(sum);
+  }
+
+  // The row's scale where it may pass what f16 holds, else 0: most rows need no second coding.
+  double LargeScale(const float* row) const {
+    if (std::sqrt(SumSquares(row, dim())) <= kNormToCheck) return 0.0;
+    CodeRow codes;
+    return Quantize(row, codes);
+  }
+
+  TurboOptions options_;
+  LloydMaxCodebook book_;
+  Codebook levels_{};
+};
+
+Result<std::string> Outline(const SpecCall& call) {
+  KVS_ASSIGN_OR_RETURN(const TurboOptions options, Parse(call));
+  return options.Canonical();
+}
+
+Result<std::shared_ptr<const Codec>> Make(const SpecCall& call, int dim, Side side) {
+  KVS_ASSIGN_OR_RETURN(const TurboOptions options, Parse(call));
+  if (HadamardBlock(dim) < kSmallestBlock) {
+    return SpecError(call.column, StrCat("turbo needs Hadamard blocks of at least ", kSmallestBlock,
+                                         ", but the largest power of two that divides dim ", dim,
+                                         " is ", HadamardBlock(dim), "; use int8 or int4 there"));
+  }
+  return std::shared_ptr<const Codec>(std::make_shared<TurboCodec>(dim, side, options));
+}
+
+Result<std::shared_ptr<const Transform>> MakeRotation(const SpecCall& call, int dim) {
+  KVS_ASSIGN_OR_RETURN(const TurboOptions options, Parse(call));
+  return MakeHadamard(dim, options.seed, /*canonical=*/"");
+}
+
+}  // namespace
+
+extern const CodecEntry kTurboCodec = {
+    {"turbo", "Random rotation, then the Lloyd-Max codebook of the sphere (TurboQuant, MSE form).",
+     "code = Lloyd-Max cell of (H D x)_j / |x|, density ~ (1 - x^2)^((d-3)/2); scale = |x| / |c|, "
+     "f16 nearest even; x' = D H (scale * c[code]) (arXiv 2504.19874)",
+     "bits=4 seed=0 norm=matched"},
+    Outline,
+    Make,
+    MakeRotation};
+
+}  // namespace kvsieve::quant
