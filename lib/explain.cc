@@ -54,10 +54,19 @@ std::string OneDecimal(double value) {
   return ec == std::errc() ? std::string(digits, end) : "?";
 }
 
+std::string Arguments(const SpecCall& call) {
+  std::string out;
+  for (const SpecArg& arg : call.args) {
+    out += StrCat(out.empty() ? "" : " ", arg.key, arg.is_word() ? "" : "=",
+                  arg.call.empty() ? arg.value : arg.call.front().ToString());
+  }
+  return out;
+}
+
 // `call` is canonical, so that its arguments are the values in force.
 void DescribeStage(const SpecCall& call, const StageInfo* info, LabelledText* text) {
   text->Line(call.name, info == nullptr ? "" : info->summary);
-  text->Line("  in force", call.ToString());
+  text->Line("  in force", Arguments(call));
   if (info == nullptr) return;
   text->Line("  formula", info->formula);
   text->Line("  choices", info->options);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kvsieve/str_cat.h"
-#include "lib/spec_names.h"
 
 namespace kvsieve {
 namespace {
@@ -149,7 +148,6 @@ Result<std::vector<SpecCall>> TakeChain(SpecCursor& cursor) {
       return SpecError(call.column, StrCat("a chain has more than ", kMaxChainStages, " stages"));
     }
     SpellOut(&call);
-    KVS_RETURN_IF_ERROR(CheckChainName(call));
     chain.push_back(std::move(call));
   } while (cursor.Accept("+"));
   return chain;

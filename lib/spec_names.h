@@ -1,5 +1,5 @@
-// Names that specs are made of: which of them this version builds, which it only knows of, and
-// what to say when one stands in the wrong place.
+// Names that specs are made of, beyond what the registries build, and what to say when a name
+// stands in the wrong place.
 #ifndef KVSIEVE_LIB_SPEC_NAMES_H_
 #define KVSIEVE_LIB_SPEC_NAMES_H_
 
@@ -12,23 +12,20 @@
 
 namespace kvsieve {
 
+// nullptr when the registry has no stage of that name.
+const StageInfo* FindStage(std::span<const StageInfo> infos, std::string_view name);
+
 // "column 12: cold(...) is not available in this version", code kUnsupported.
 Status NotAvailable(int column, std::string_view what);
 
-// Errors for a name that the grammar's vocabulary has and this version's registries lack, or that
-// belongs elsewhere (a codec where an evict stage is due). A name that nobody knows is ok here:
-// the factory reports it together with its suggestion.
-Status CheckEvictName(const SpecCall& call);
-Status CheckChainName(const SpecCall& call);
-
-// True for a storage preset such as k8v4, which is a whole section.
+// Whole sections with a name, such as k8v4. This version knows of them and builds none.
+std::span<const std::string_view> StoragePresets();
 bool IsStoragePreset(std::string_view name);
 
-// What is wrong with `name`, alone in a section after the first.
-Status MisplacedSection(int column, std::string_view name);
-
-// nullptr when the registry has no stage of that name.
-const StageInfo* FindStage(std::span<const StageInfo> infos, std::string_view name);
+// Errors for a name that is known, but not here; the ok of a name that nobody knows is left to the
+// caller to turn into an error with a suggestion.
+Status CheckEvictPlace(const SpecCall& call);
+Status CheckSectionPlace(int column, std::string_view name);
 
 }  // namespace kvsieve
 

@@ -126,7 +126,7 @@ Status SpecParser::Evict() {
     if (call.args.empty()) return Status::Ok();
     return SpecError(call.args.front().key_column, "none takes no arguments");
   }
-  KVS_RETURN_IF_ERROR(CheckEvictName(call));
+  KVS_RETURN_IF_ERROR(CheckEvictPlace(call));
   spec_.evict = std::move(call);
   return Status::Ok();
 }
@@ -171,10 +171,13 @@ Status SpecParser::TakeOption(std::string_view name, int column) {
 }
 
 Status SpecParser::UnknownItem(std::string_view name, int column) const {
-  if (cursor_.Peek() != '=') return MisplacedSection(column, name);
+  const bool alone = cursor_.Peek() != '=';
+  if (alone) KVS_RETURN_IF_ERROR(CheckSectionPlace(column, name));
   std::vector<std::string_view> known(std::begin(kStoreKeys), std::end(kStoreKeys));
   for (const Option& option : kOptions) known.push_back(option.name);
-  return SpecError(column, StrCat("unknown option '", name, "'", Suggest(name, known)));
+  if (alone) known.insert(known.end(), StoragePresets().begin(), StoragePresets().end());
+  return SpecError(column, StrCat("unknown ", alone ? "section" : "option", " '", name, "'",
+                                  Suggest(name, known)));
 }
 
 Status SpecParser::Tail(int column) {
