@@ -241,8 +241,13 @@ class EvalRun {
 
 }  // namespace
 
-Result<Cache> CompressPrompt(const Trace& trace, std::shared_ptr<const Pipeline> pipeline,
-                             const CacheOptions& options) {
+Result<CompressedPrompt> CompressPrompt(const Trace& trace,
+                                        std::shared_ptr<const Pipeline> pipeline,
+                                        const CacheOptions& options) {
+  PipelineResult result;
+  result.typed = pipeline->Typed();
+  result.canonical = pipeline->Canonical();
+  const auto start = Clock::now();
   KVS_ASSIGN_OR_RETURN(Cache cache,
                        Cache::Create(std::move(pipeline), trace.LayerSpecs(), options));
   for (int i = 0; i < cache.layers(); ++i) {
@@ -252,7 +257,23 @@ Result<Cache> CompressPrompt(const Trace& trace, std::shared_ptr<const Pipeline>
     KVS_RETURN_IF_ERROR(cache.Observe(i, trace.window_positions(), layer.window_queries));
   }
   KVS_RETURN_IF_ERROR(cache.FinishPrefill());
-  return cache;
+  result.time.compact_ms = Seconds(Clock::now() - start) * 1e3;
+  result.bytes = cache.Report();
+  for (int i = 0; i < cache.layers(); ++i) {
+    result.layers.push_back({cache.ReportLayer(i), std::nullopt, {}});
+  }
+  return CompressedPrompt{std::move(cache), std::move(result)};
+}
+
+Comparison DescribeSetting(const Trace& trace, const Parallel& parallel) {
+  Comparison comparison;
+  comparison.target = ActiveTarget();
+  comparison.threads = parallel.workers();
+  comparison.trace_name = trace.name();
+  comparison.tokens = trace.tokens();
+  comparison.n_eval = trace.n_eval();
+  comparison.layers = trace.LayerSpecs();
+  return comparison;
 }
 
 Result<Comparer> Comparer::Create(const Trace& trace, Parallel& parallel,
@@ -266,33 +287,19 @@ Comparer::Comparer(const Trace& trace, Parallel& parallel, const CompareOptions&
     : trace_(&trace), parallel_(&parallel), options_(options), exact_(std::move(exact)) {}
 
 Result<PipelineResult> Comparer::Run(std::shared_ptr<const Pipeline> pipeline) const {
-  PipelineResult result;
-  result.typed = pipeline->Typed();
-  result.canonical = pipeline->Canonical();
   CacheOptions cache_options;
   cache_options.parallel = parallel_;
   cache_options.decode_rows = options_.decode_rows;
-  const auto start = Clock::now();
-  KVS_ASSIGN_OR_RETURN(Cache cache, CompressPrompt(*trace_, std::move(pipeline), cache_options));
-  result.time.compact_ms = Seconds(Clock::now() - start) * 1e3;
-  result.bytes = cache.Report();
-  for (int i = 0; i < cache.layers(); ++i) {
-    result.layers.push_back({cache.ReportLayer(i), std::nullopt, {}});
-  }
-  EvalRun run(*trace_, exact_, *parallel_, options_, std::move(cache));
-  KVS_RETURN_IF_ERROR(run.Run(&result));
-  return result;
+  KVS_ASSIGN_OR_RETURN(CompressedPrompt prompt,
+                       CompressPrompt(*trace_, std::move(pipeline), cache_options));
+  EvalRun run(*trace_, exact_, *parallel_, options_, std::move(prompt.cache));
+  KVS_RETURN_IF_ERROR(run.Run(&prompt.result));
+  return std::move(prompt.result);
 }
 
 Comparison Comparer::Describe() const {
-  Comparison comparison;
-  comparison.target = ActiveTarget();
-  comparison.threads = parallel_->workers();
+  Comparison comparison = DescribeSetting(*trace_, *parallel_);
   comparison.decode_rows = options_.decode_rows;
-  comparison.trace_name = trace_->name();
-  comparison.tokens = trace_->tokens();
-  comparison.n_eval = trace_->n_eval();
-  comparison.layers = trace_->LayerSpecs();
   comparison.engine_rel_error = exact_.engine_rel_error();
   return comparison;
 }

@@ -69,10 +69,19 @@ struct Comparison {
   std::vector<PipelineResult> pipelines;
 };
 
-// A cache that has seen the prompt of `trace` and compressed it. The options' allocator and
-// parallel must outlive it.
-Result<Cache> CompressPrompt(const Trace& trace, std::shared_ptr<const Pipeline> pipeline,
-                             const CacheOptions& options);
+// A cache that has seen the prompt of a trace and compressed it, and what that came to.
+struct CompressedPrompt {
+  Cache cache;
+  PipelineResult result;  // without accuracy and attend times
+};
+
+// The options' allocator and parallel must outlive the cache.
+Result<CompressedPrompt> CompressPrompt(const Trace& trace,
+                                        std::shared_ptr<const Pipeline> pipeline,
+                                        const CacheOptions& options);
+
+// The setting of a comparison on this trace: no pipelines, version or engine_rel_error.
+Comparison DescribeSetting(const Trace& trace, const Parallel& parallel);
 
 // Runs pipelines over one trace.
 class Comparer {
