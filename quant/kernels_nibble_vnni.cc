@@ -1,0 +1,36 @@
+#include "quant/kernels_vnni.h"
+
+// AVX-512 only.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "quant/kernels_nibble_vnni.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "quant/kernels_int-inl.h"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace kvsieve::quant {
+
+void VnniScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+  using N_AVX3::VnniDot;
+  if (block.codebook == nullptr) {
+    N_AVX3::ScoreBlock<VnniDot, N_AVX3::NibbleFormat>(block, prepared, heads, logits);
+  } else {
+    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat>(block, prepared, heads, logits);
+  }
+}
+
+void VnniAccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  using N_AVX3::VnniDot;
+  if (block.codebook == nullptr) {
+    N_AVX3::AccumulateBlock<VnniDot, N_AVX3::NibbleFormat>(block, weights, heads, acc);
+  } else {
+    N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat>(block, weights, heads, acc);
+  }
+}
+
+}  // namespace kvsieve::quant
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_AVX3

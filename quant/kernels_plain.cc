@@ -1,0 +1,120 @@
+#include "quant/kernels_plain.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "kvsieve/float16.h"
+#include "quant/kernels_query.h"
+#include "quant/layout.h"
+
+namespace kvsieve::quant {
+namespace {
+
+float ScaleOf(const KernelBlock& b, int group_index, int row) {
+  const std::uint16_t bits = b.scales[group_index * b.capacity_rows + row];
+  const float scale = b.scale_type == ScaleType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
+  return b.codebook == nullptr ? scale : scale * b.codebook->level_scale;
+}
+
+float ZeroOf(const KernelBlock& b, int group_index, int row) {
+  if (b.zeros == nullptr) return 0.0F;
+  return ToFloat(F16{b.zeros[group_index * b.capacity_rows + row]});
+}
+
+struct Int8Codes {
+  static std::int32_t At(const KernelBlock& b, Side side, int row, int d) {
+    return static_cast<std::int8_t>(b.codes[Int8At(side, b.dim, row, d).byte]);
+  }
+};
+struct NibbleCodes {
+  static std::int32_t At(const KernelBlock& b, Side side, int row, int d) {
+    const CodeAt at = NibbleAt(side, b.dim, row, d);
+    const int code = b.codes[at.byte] >> at.shift & 15;
+    return b.codebook == nullptr ? code : b.codebook->level[code];
+  }
+};
+
+// The rounded query of head h, dim d (QueryForm::kPairs).
+std::int32_t RoundedQuery(const IntQuery& query, int h, int d) {
+  const auto* pairs = reinterpret_cast<const std::int16_t*>(query.quads);
+  constexpr int kSlot[4] = {0, 2, 1, 3};
+  return pairs[(d / 4 * kHeadTile + h) * 4 + kSlot[d % 4]];
+}
+
+template <class Codes>
+void Score(const KernelBlock& b, const void* prepared, int heads, float* logits) {
+  const IntQuery query(prepared);
+  for (int row = 0; row < b.rows; ++row) {
+    float total[kHeadTile] = {};
+    for (int g = 0; g < b.dim / b.group; ++g) {
+      std::int32_t sum[kHeadTile] = {};
+      for (int d = g * b.group; d < (g + 1) * b.group; ++d) {
+        const std::int32_t code = Codes::At(b, Side::kKey, row, d);
+        for (int h = 0; h < heads; ++h) sum[h] += code * RoundedQuery(query, h, d);
+      }
+      const float scale = ScaleOf(b, g, row);
+      const float zero = ZeroOf(b, g, row);
+      for (int h = 0; h < heads; ++h) {
+        const auto query_sum = static_cast<float>(query.group_sums[g * kHeadTile + h]);
+        total[h] += scale * static_cast<float>(sum[h]) + zero * query_sum;
+      }
+    }
+    for (int h = 0; h < heads; ++h) logits[h * kBlockRows + row] = total[h] * query.head->scale[h];
+  }
+}
+
+template <class Codes>
+void Accumulate(const KernelBlock& b, const float* weights, int heads, float* acc) {
+  const int stride = AccumulatorStride(b.dim);
+  for (int row = 0; row < b.rows; ++row) {
+    for (int d = 0; d < b.dim; ++d) {
+      const float value =
+          ScaleOf(b, d / b.group, row) * static_cast<float>(Codes::At(b, Side::kValue, row, d)) +
+          ZeroOf(b, d / b.group, row);
+      for (int h = 0; h < heads; ++h) acc[h * stride + d] += weights[h * kBlockRows + row] * value;
+    }
+  }
+}
+
+}  // namespace
+
+void PlainScoreF16(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+  const auto* q = static_cast<const float*>(prepared);
+  const auto* keys = reinterpret_cast<const F16*>(block.codes);
+  for (int h = 0; h < heads; ++h) std::fill_n(logits + h * kBlockRows, block.rows, 0.0F);
+  for (int row = 0; row < block.rows; ++row) {
+    for (int d = 0; d < block.dim; ++d) {
+      const float key = ToFloat(keys[F16At(Side::kKey, block.dim, row, d).byte / 2]);
+      for (int h = 0; h < heads; ++h) logits[h * kBlockRows + row] += key * q[d * kHeadTile + h];
+    }
+  }
+}
+
+void PlainScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+  Score<Int8Codes>(block, prepared, heads, logits);
+}
+
+void PlainScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+  Score<NibbleCodes>(block, prepared, heads, logits);
+}
+
+void PlainAccumulateF16(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  const auto* values = reinterpret_cast<const F16*>(block.codes);
+  const int stride = AccumulatorStride(block.dim);
+  for (int row = 0; row < block.rows; ++row) {
+    for (int d = 0; d < block.dim; ++d) {
+      const float value = ToFloat(values[static_cast<std::ptrdiff_t>(row) * block.dim + d]);
+      for (int h = 0; h < heads; ++h) acc[h * stride + d] += weights[h * kBlockRows + row] * value;
+    }
+  }
+}
+
+void PlainAccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  Accumulate<Int8Codes>(block, weights, heads, acc);
+}
+
+void PlainAccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  Accumulate<NibbleCodes>(block, weights, heads, acc);
+}
+
+}  // namespace kvsieve::quant

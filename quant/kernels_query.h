@@ -1,0 +1,58 @@
+// Prepared queries, shared by the kernels: what PrepareF16Queries and PrepareIntQueries write.
+//
+//   f16      [dim][4 heads]                          f32
+//   integer  IntQueryHead | [groups][4 heads] i32    sums of the rounded query, a multiple of 64
+//            | [quads of dims][4 heads][2] i32       bytes; then the rounded query
+//
+// The two i32 of a quad of dims (d0 d1 d2 d3) depend on the multiply instruction they are for:
+//   kPairs   i16 pairs (d0, d2) and (d1, d3): what is left when bytes are widened by shifts
+//   kBytes   signed high bytes d0..d3, then signed low bytes: 256 * high + low = value
+// Quads are padded to whole octets of dims with zeros.
+#ifndef KVSIEVE_QUANT_KERNELS_QUERY_H_
+#define KVSIEVE_QUANT_KERNELS_QUERY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvsieve/codec.h"
+#include "quant/layout.h"
+
+namespace kvsieve::quant {
+
+enum class QueryForm : std::int32_t { kPairs, kBytes };
+
+struct alignas(64) IntQueryHead {
+  QueryForm form;
+  std::int32_t group_sum_bytes;
+  float scale[kHeadTile];  // query ~ scale * rounded
+};
+
+// Largest rounded magnitude: fits 16 bits split into two signed bytes (127 * 256 + 127), and keeps
+// the sum over one group of 8-bit codes inside 32 bits.
+constexpr std::int32_t IntQueryLimit(int group) {
+  const std::int32_t no_overflow = 0x7FFFFFFF / (128 * group);
+  return no_overflow < 32639 ? no_overflow : 32639;
+}
+
+constexpr std::size_t GroupSumBytes(int dim, int group) {
+  return RoundUp(static_cast<std::size_t>(dim / group) * kHeadTile * sizeof(std::int32_t), 64);
+}
+constexpr std::size_t QuadBytes(int dim) {
+  return RoundUp(static_cast<std::size_t>(dim), 8) / 4 * kHeadTile * 2 * sizeof(std::int32_t);
+}
+
+struct IntQuery {
+  const IntQueryHead* head;
+  const std::int32_t* group_sums;  // [groups][kHeadTile]
+  const std::int32_t* quads;       // [quads][kHeadTile][2]
+
+  explicit IntQuery(const void* prepared) : head(static_cast<const IntQueryHead*>(prepared)) {
+    const auto* bytes = static_cast<const std::uint8_t*>(prepared) + sizeof(IntQueryHead);
+    group_sums = reinterpret_cast<const std::int32_t*>(bytes);
+    quads = reinterpret_cast<const std::int32_t*>(bytes + head->group_sum_bytes);
+  }
+};
+
+}  // namespace kvsieve::quant
+
+#endif  // KVSIEVE_QUANT_KERNELS_QUERY_H_

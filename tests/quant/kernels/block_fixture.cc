@@ -1,0 +1,150 @@
+#include "block_fixture.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "kvsieve/float16.h"
+#include "kvsieve/str_cat.h"
+
+namespace kvsieve::quant {
+namespace {
+
+BlockLayout LayoutOf(const Shape& shape) {
+  BlockLayout layout;
+  layout.side = shape.side;
+  layout.dim = shape.dim;
+  if (shape.format == Format::kF16) return layout;
+  layout.codes = shape.format == Format::kInt8 ? CodeLayout::kInt8 : CodeLayout::kNibble;
+  layout.bits = shape.format == Format::kInt8 ? 8 : 4;
+  layout.groups = shape.dim / shape.group;
+  layout.zeros = shape.zeros;
+  return layout;
+}
+
+// The Lloyd-Max levels of 16 cells for a Gaussian, rounded to 8 bits.
+constexpr Codebook kCodebook = {
+    {-127, -96, -75, -59, -45, -32, -18, -6, 6, 18, 32, 45, 59, 75, 96, 127}, 2.7326F / 127.0F};
+
+float Uniform(std::mt19937& random, float low, float high) {
+  return std::uniform_real_distribution<float>(low, high)(random);
+}
+
+}  // namespace
+
+GuardedMemory::GuardedMemory(std::size_t bytes) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t data_bytes = RoundUp(bytes, page);
+  map_bytes_ = data_bytes + page;
+  void* map = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) std::abort();
+  map_ = static_cast<std::uint8_t*>(map);
+  if (mprotect(map_ + data_bytes, page, PROT_NONE) != 0) std::abort();
+  data_ = map_ + data_bytes - bytes;
+}
+
+GuardedMemory::~GuardedMemory() { munmap(map_, map_bytes_); }
+
+std::string FormatName(Format format) {
+  constexpr const char* kNames[] = {"f16", "int8", "nibble", "codebook"};
+  return kNames[static_cast<int>(format)];
+}
+
+std::string Shape::Describe() const {
+  return StrCat(FormatName(format), side == Side::kKey ? " key" : " value", " dim ", dim, " group ",
+                group, zeros ? " asym" : " sym", scale_type == ScaleType::kF16 ? " f16" : " bf16",
+                " capacity ", capacity_rows, " rows ", rows);
+}
+
+TestBlock::TestBlock(const Shape& shape, std::mt19937& random)
+    : shape_(shape),
+      layout_(LayoutOf(shape)),
+      codebook_(kCodebook),
+      memory_(layout_.block_bytes(shape.capacity_rows)) {
+  std::uint8_t* data = memory_.as<>();
+  kernel_.codes = data;
+  kernel_.capacity_rows = shape.capacity_rows;
+  kernel_.rows = shape.rows;
+  kernel_.dim = shape.dim;
+  kernel_.group = shape.group;
+  kernel_.scale_type = shape.scale_type;
+  FillCodes(random);
+  if (shape.format == Format::kF16) return;
+  kernel_.scales =
+      reinterpret_cast<const std::uint16_t*>(data + layout_.scales_at(shape.capacity_rows));
+  if (shape.zeros) {
+    kernel_.zeros =
+        reinterpret_cast<const std::uint16_t*>(data + layout_.zeros_at(shape.capacity_rows));
+  }
+  if (shape.format == Format::kCodebook) kernel_.codebook = &codebook_;
+  FillScales(random);
+}
+
+// All rows of the block, so that those from `rows` on are stale.
+void TestBlock::FillCodes(std::mt19937& random) {
+  std::uint8_t* codes = memory_.as<>();
+  for (int r = 0; r < shape_.capacity_rows; ++r) {
+    for (int d = 0; d < shape_.dim; ++d) {
+      const bool high = (random() & 1U) != 0;
+      if (shape_.format == Format::kF16) {
+        const F16 value = ToF16(Uniform(random, -2.0F, 2.0F));
+        const std::size_t at = F16At(shape_.side, shape_.dim, r, d).byte;
+        codes[at] = static_cast<std::uint8_t>(value.bits);
+        codes[at + 1] = static_cast<std::uint8_t>(value.bits >> 8);
+      } else if (shape_.format == Format::kInt8) {
+        const int any = static_cast<int>(random() % 255) - 127;
+        const int code = shape_.extreme ? (high ? 127 : -127) : any;
+        codes[Int8At(shape_.side, shape_.dim, r, d).byte] = static_cast<std::uint8_t>(code);
+      } else {
+        const unsigned code = shape_.extreme ? (high ? 15U : 0U) : random() % 16;
+        const CodeAt at = NibbleAt(shape_.side, shape_.dim, r, d);
+        codes[at.byte] = static_cast<std::uint8_t>(codes[at.byte] | (code << at.shift));
+      }
+    }
+  }
+}
+
+void TestBlock::FillScales(std::mt19937& random) {
+  auto* scales =
+      reinterpret_cast<std::uint16_t*>(memory_.as<>() + layout_.scales_at(shape_.capacity_rows));
+  auto* zeros =
+      reinterpret_cast<std::uint16_t*>(memory_.as<>() + layout_.zeros_at(shape_.capacity_rows));
+  for (int i = 0; i < layout_.groups * shape_.capacity_rows; ++i) {
+    const float scale = Uniform(random, 0.0F, shape_.scale);
+    scales[i] =
+        shape_.scale_type == ScaleType::kF16 ? ToF16(scale).bits : ToBF16RoundUp(scale).bits;
+    if (shape_.zeros) zeros[i] = ToF16(Uniform(random, -12.0F, 4.0F) * shape_.scale).bits;
+  }
+}
+
+double TestBlock::Code(int row, int d) const {
+  const std::uint8_t* codes = memory_.as<>();
+  if (shape_.format == Format::kF16) {
+    const std::size_t at = F16At(shape_.side, shape_.dim, row, d).byte;
+    return ToFloat(F16{static_cast<std::uint16_t>(codes[at] | codes[at + 1] << 8)});
+  }
+  if (shape_.format == Format::kInt8) {
+    return static_cast<std::int8_t>(codes[Int8At(shape_.side, shape_.dim, row, d).byte]);
+  }
+  const CodeAt at = NibbleAt(shape_.side, shape_.dim, row, d);
+  const int code = codes[at.byte] >> at.shift & 15;
+  return shape_.format == Format::kNibble ? code : codebook_.level[code];
+}
+
+double TestBlock::Scale(int row, int d) const {
+  if (shape_.format == Format::kF16) return 1.0;
+  const std::uint16_t bits = kernel_.scales[d / shape_.group * shape_.capacity_rows + row];
+  const float scale =
+      shape_.scale_type == ScaleType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
+  return shape_.format == Format::kCodebook ? static_cast<double>(scale) * codebook_.level_scale
+                                            : scale;
+}
+
+double TestBlock::Zero(int row, int d) const {
+  if (kernel_.zeros == nullptr) return 0.0;
+  return ToFloat(F16{kernel_.zeros[d / shape_.group * shape_.capacity_rows + row]});
+}
+
+}  // namespace kvsieve::quant
