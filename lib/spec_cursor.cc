@@ -40,7 +40,7 @@ Status CheckSpecBytes(std::string_view text) {
       return SpecError(static_cast<int>(i) + 1,
                        StrCat("byte ", HexByte(c), " is not allowed, specs are plain ASCII"));
     }
-    if (!IsAtomChar(c)) word_begin = i + 1;
+    if (!IsAtomChar(c) || c == '+') word_begin = i + 1;  // '+' joins the words of a chain
     if (i + 1 - word_begin > kMaxWordBytes) {
       return SpecError(static_cast<int>(word_begin) + 1,
                        StrCat("a word is longer than ", kMaxWordBytes, " characters"));

@@ -27,7 +27,8 @@ struct ByteReport {
   std::int64_t reserved_bytes = 0;     // room for more rows
   std::int64_t observation_bytes = 0;  // the query ring
   std::int64_t shared_bytes = 0;       // part of resident that forks share
-  std::int64_t scratch_peak_bytes = 0;  // largest temporary memory of any call (+ takes the maximum)
+  std::int64_t scratch_peak_bytes =
+      0;  // largest temporary memory of any call (+ takes the maximum)
 
   std::int64_t tokens_seen = 0;  // rows, summed over layers and KV heads
   std::int64_t rows_kept = 0;

@@ -75,7 +75,7 @@ struct LayerReport {
   std::string applied;            // the same, or "none | ..." when nothing was evicted
   std::string key_path;           // kernel path of K: fused, portable, reference
   std::string value_path;
-  std::string note;               // why something did not run; empty otherwise
+  std::string note;  // why something did not run; empty otherwise
 };
 
 class Cache {
@@ -104,7 +104,7 @@ class Cache {
   // has changed. `scratch_limit_bytes` bounds scoring (0 = one query head per worker).
   Status FinishPrefill(std::int64_t scratch_limit_bytes = 0);
 
-  // Forgets all rows and gives their memory back; statistics and pipeline stay.
+  // Back to the state after Create; all row memory is given back.
   void Clear();
 
   // -- attention --------------------------------------------------------------------------------

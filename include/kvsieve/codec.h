@@ -151,8 +151,7 @@ class Chain {
   Status Learn(const RowSource& rows, float* stats) const;
   // Destroys `rows` (transforms work in place).
   Status Encode(const float* stats, float* rows, int count, BlockRef block, int first_row) const;
-  void Decode(const float* stats, ConstBlockRef block, int first_row, int count,
-              float* rows) const;
+  void Decode(const float* stats, ConstBlockRef block, int first_row, int count, float* rows) const;
 
   // q: f32 [heads, dim], scaled, destroyed. bias[head] is what Score leaves out: the caller adds
   // it to every logit of this chain's rows.

@@ -26,18 +26,18 @@ namespace kvsieve {
 
 // The candidate rows of one KV head. Pointers and spans are the caller's and outlive the call.
 struct HeadObservation {
-  const RowSource* keys = nullptr;         // [rows, key_dim]
-  const RowSource* values = nullptr;       // [rows, value_dim]
-  std::span<const TokenPos> positions;     // [rows], strictly increasing
+  const RowSource* keys = nullptr;      // [rows, key_dim]
+  const RowSource* values = nullptr;    // [rows, value_dim]
+  std::span<const TokenPos> positions;  // [rows], strictly increasing
 };
 
 // What a scorer may look at in one layer.
 struct Observation {
   LayerSpec layer;
-  std::span<const HeadObservation> heads;       // [kv_heads]
+  std::span<const HeadObservation> heads;  // [kv_heads]
   // The last post-RoPE queries, unscaled: f32 [query_heads, window_rows, key_dim], contiguous.
   const float* window_queries = nullptr;
-  std::span<const TokenPos> window_positions;   // [window_rows], increasing; may be empty
+  std::span<const TokenPos> window_positions;  // [window_rows], increasing; may be empty
   // Scores handed in from outside (scorer `external`): [kv_heads, rows], or empty.
   std::span<const float> external_scores;
 
@@ -69,7 +69,8 @@ struct ScoreScratch {
 class Scorer {
  public:
   virtual ~Scorer() = default;
-  // The call with every default written out, without selection keys: "window_attention(window=32,...)".
+  // The call with every default written out, without selection keys:
+  // "window_attention(window=32,...)".
   virtual std::string Canonical() const = 0;
   virtual ScorerNeeds needs() const = 0;
   // Fills `scores->raw` (and `smoothed`, equal to raw when the scorer does not smooth).

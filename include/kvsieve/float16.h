@@ -44,7 +44,8 @@ inline F16 ToF16(float value) {
     // Adding 0.5 aligns the last f16 denormal bit (2^-24) with the last f32 bit; the f32 adder
     // then rounds to nearest even.
     const float aligned = std::bit_cast<float>(magnitude) + 0.5F;
-    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3F000000U))};
+    return {
+        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3F000000U))};
   }
   const std::uint32_t odd = (magnitude >> 13) & 1U;
   return {static_cast<std::uint16_t>(sign | ((magnitude - 0x38000000U + 0xFFFU + odd) >> 13))};

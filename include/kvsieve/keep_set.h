@@ -23,7 +23,9 @@ class KeepSet {
   static Result<KeepSet> Create(std::vector<std::int64_t> head_begin,
                                 std::vector<TokenPos> positions, std::vector<std::uint8_t> tiers);
 
-  int kv_heads() const { return head_begin_.empty() ? 0 : static_cast<int>(head_begin_.size()) - 1; }
+  int kv_heads() const {
+    return head_begin_.empty() ? 0 : static_cast<int>(head_begin_.size()) - 1;
+  }
   std::int64_t rows() const { return static_cast<std::int64_t>(positions_.size()); }
   std::int64_t rows(int head) const { return head_begin_[head + 1] - head_begin_[head]; }
   std::span<const TokenPos> positions(int head) const {

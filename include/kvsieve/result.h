@@ -57,8 +57,8 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}              // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {       // NOLINT: implicit on purpose
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit on purpose
     assert(!status_.ok());
   }
 
@@ -87,10 +87,10 @@ class [[nodiscard]] Result {
 #define KVS_CONCAT_INNER(a, b) a##b
 #define KVS_CONCAT(a, b) KVS_CONCAT_INNER(a, b)
 
-#define KVS_RETURN_IF_ERROR(expression)                        \
-  do {                                                         \
-    ::kvsieve::Status kvs_status = (expression);               \
-    if (!kvs_status.ok()) return kvs_status;                   \
+#define KVS_RETURN_IF_ERROR(expression)          \
+  do {                                           \
+    ::kvsieve::Status kvs_status = (expression); \
+    if (!kvs_status.ok()) return kvs_status;     \
   } while (false)
 
 // KVS_ASSIGN_OR_RETURN(auto trace, Trace::Open(path));

@@ -60,9 +60,10 @@ struct Ratio {
 
 // Plain text to values. Errors carry no column; callers add it.
 Result<std::int64_t> ParseInt(std::string_view text);
-Result<double> ParseReal(std::string_view text);        // finite, whole text used
-Result<Ratio> ParsePercent(std::string_view text);      // "25%", at most 9 decimals, in (0, 100]
-Result<std::int64_t> ParseByteSize(std::string_view text);  // "64MiB", "1.5GB": kB MB GB KiB MiB GiB B
+Result<double> ParseReal(std::string_view text);    // finite, whole text used
+Result<Ratio> ParsePercent(std::string_view text);  // "25%", at most 9 decimals, in (0, 100]
+Result<std::int64_t> ParseByteSize(
+    std::string_view text);  // "64MiB", "1.5GB": kB MB GB KiB MiB GiB B
 
 class ArgReader {
  public:

@@ -14,7 +14,7 @@ inline void Append(std::string& out, std::string_view text) { out.append(text); 
 inline void Append(std::string& out, char c) { out.push_back(c); }
 
 template <class T>
-  requires std::integral<T> || std::floating_point<T>
+requires std::integral<T> || std::floating_point<T>
 void Append(std::string& out, T value) {
   char digits[64];
   const auto [end, ec] = std::to_chars(digits, digits + sizeof digits, value);

@@ -33,9 +33,7 @@ struct BF16 {
 
 enum class ElementType : std::uint8_t { kF32, kF16, kBF16 };
 
-constexpr std::size_t ElementBytes(ElementType type) {
-  return type == ElementType::kF32 ? 4 : 2;
-}
+constexpr std::size_t ElementBytes(ElementType type) { return type == ElementType::kF32 ? 4 : 2; }
 std::string_view ElementName(ElementType type);  // "f32", "f16", "bf16"
 
 template <class T>
@@ -88,8 +86,7 @@ struct HeadsView {
 
   const void* row(int head, std::int64_t r) const {
     return static_cast<const std::byte*>(data) +
-           (head * head_stride + r * row_stride) *
-               static_cast<std::int64_t>(ElementBytes(type));
+           (head * head_stride + r * row_stride) * static_cast<std::int64_t>(ElementBytes(type));
   }
 };
 
@@ -100,9 +97,9 @@ struct LayerSpec {
   int kv_heads = 0;
   int key_dim = 0;
   int value_dim = 0;
-  float scale = 0.0F;               // multiplies q.k
-  float softcap = 0.0F;             // logits become softcap * tanh(logit / softcap); 0 = none
-  int sliding_window = 0;           // rows a query sees, itself included; 0 = all
+  float scale = 0.0F;                // multiplies q.k
+  float softcap = 0.0F;              // logits become softcap * tanh(logit / softcap); 0 = none
+  int sliding_window = 0;            // rows a query sees, itself included; 0 = all
   bool value_is_key_prefix = false;  // MLA: V is the first value_dim elements of K
 
   int group() const { return query_heads / kv_heads; }  // query heads that share a KV head

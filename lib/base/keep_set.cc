@@ -8,8 +8,8 @@ Result<KeepSet> KeepSet::Create(std::vector<std::int64_t> head_begin,
                                 std::vector<TokenPos> positions, std::vector<std::uint8_t> tiers) {
   const auto total = static_cast<std::int64_t>(positions.size());
   if (head_begin.empty() || head_begin.front() != 0 || head_begin.back() != total) {
-    return Status::Invalid(StrCat("keep set: head_begin must run from 0 to the ", total,
-                                  " positions given"));
+    return Status::Invalid(
+        StrCat("keep set: head_begin must run from 0 to the ", total, " positions given"));
   }
   if (!tiers.empty() && tiers.size() != positions.size()) {
     return Status::Invalid(StrCat("keep set: ", tiers.size(), " tiers for ", total, " positions"));

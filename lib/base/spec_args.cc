@@ -115,7 +115,8 @@ Result<Ratio> ParsePercent(std::string_view text) {
     }
     if (c < '0' || c > '9') return NotA("a percentage such as 25%", text);
     if (seen_point && ++decimals > kMaxDecimals) {
-      return Status::Invalid(StrCat("percentage ", text, " has more than ", kMaxDecimals, " decimals"));
+      return Status::Invalid(
+          StrCat("percentage ", text, " has more than ", kMaxDecimals, " decimals"));
     }
     seen_digit = true;
     ratio.numerator = ratio.numerator * 10 + (c - '0');
@@ -183,11 +184,12 @@ void ArgReader::Int(std::string_view key, int* value, std::int64_t min, std::int
   if (arg == nullptr) return;
   const Result<std::int64_t> parsed = ParseInt(arg->value);
   if (!parsed.ok() || !arg->call.empty()) {
-    return Fail(arg->value_column, StrCat("option ", key, ": '", arg->value, "' is not an integer"));
+    return Fail(arg->value_column,
+                StrCat("option ", key, ": '", arg->value, "' is not an integer"));
   }
   if (*parsed < min || *parsed > max) {
-    return Fail(arg->value_column, StrCat("option ", key, ": ", *parsed, " is outside [", min, ", ",
-                                          max, "]"));
+    return Fail(arg->value_column,
+                StrCat("option ", key, ": ", *parsed, " is outside [", min, ", ", max, "]"));
   }
   *value = static_cast<int>(*parsed);
 }
@@ -213,8 +215,8 @@ void ArgReader::Real(std::string_view key, double* value, double min, double max
     return Fail(arg->value_column, StrCat("option ", key, ": '", arg->value, "' is not a number"));
   }
   if (*parsed < min || *parsed > max) {
-    return Fail(arg->value_column, StrCat("option ", key, ": ", *parsed, " is outside [", min, ", ",
-                                          max, "]"));
+    return Fail(arg->value_column,
+                StrCat("option ", key, ": ", *parsed, " is outside [", min, ", ", max, "]"));
   }
   *value = *parsed;
 }
@@ -231,8 +233,8 @@ void ArgReader::Choice(std::string_view key, std::span<const std::string_view> n
   if (arg == nullptr) return;
   const auto found = std::find(names.begin(), names.end(), arg->value);
   if (found == names.end() || !arg->call.empty()) {
-    return Fail(arg->value_column,
-                StrCat("option ", key, ": unknown value '", arg->value, "'", Suggest(arg->value, names)));
+    return Fail(arg->value_column, StrCat("option ", key, ": unknown value '", arg->value, "'",
+                                          Suggest(arg->value, names)));
   }
   *index = static_cast<int>(found - names.begin());
 }
@@ -243,7 +245,8 @@ Status ArgReader::Finish() {
     const SpecArg& arg = call_.args[i];
     const std::string_view name = arg.is_word() ? arg.value : arg.key;
     const std::vector<std::string_view> known(known_.begin(), known_.end());
-    Fail(arg.key_column, StrCat("unknown option '", name, "' of ", call_.name, Suggest(name, known)));
+    Fail(arg.key_column,
+         StrCat("unknown option '", name, "' of ", call_.name, Suggest(name, known)));
   }
   return std::move(first_);
 }

@@ -21,7 +21,9 @@ struct Target {
 // Best first.
 constexpr Target kTargets[] = {
 #if HWY_ARCH_X86
-    {"AVX3_VNNI", HWY_AVX3, true}, {"AVX3", HWY_AVX3, false}, {"AVX2", HWY_AVX2, false},
+    {"AVX3_VNNI", HWY_AVX3, true},
+    {"AVX3", HWY_AVX3, false},
+    {"AVX2", HWY_AVX2, false},
 #elif HWY_ARCH_ARM
     {"NEON", HWY_NEON, false},
 #endif
@@ -38,8 +40,7 @@ bool CpuHasVnni() {
 
 // What the CPU can do, whatever was selected.
 std::int64_t CpuTargets() {
-  static const std::int64_t targets =
-      hwy::SupportedTargets() | HWY_SCALAR;
+  static const std::int64_t targets = hwy::SupportedTargets() | HWY_SCALAR;
   return targets;
 }
 

@@ -25,8 +25,8 @@ Status LayerSpec::Validate() const {
     return Status::Invalid(StrCat("layer ", layer, ": ", what...));
   };
   if (query_heads < 1 || query_heads > kMaxHeads || kv_heads < 1 || kv_heads > kMaxHeads) {
-    return bad("head counts must be in [1, ", kMaxHeads, "], got ", query_heads, " query heads and ",
-               kv_heads, " KV heads");
+    return bad("head counts must be in [1, ", kMaxHeads, "], got ", query_heads,
+               " query heads and ", kv_heads, " KV heads");
   }
   if (query_heads % kv_heads != 0) {
     return bad(query_heads, " query heads are not a multiple of ", kv_heads, " KV heads");

@@ -1,0 +1,261 @@
+#include "kvsieve/cache.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "kvsieve/str_cat.h"
+#include "lib/cache_impl.h"
+#include "lib/decode_append.h"
+#include "lib/prefill_plan.h"
+
+namespace kvsieve {
+namespace {
+
+// Bookkeeping lives in standard containers; when the heap refuses one, the call fails like any
+// other. Row memory comes from the Allocator and never throws.
+template <class Call>
+Status NoThrow(Call&& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Status(ErrorCode::kOutOfMemory, "no memory for bookkeeping");
+  }
+}
+
+Status WithLayer(const LayerState& layer, Status status) {
+  if (status.ok()) return status;
+  return Status(status.error().code, StrCat("layer ", layer.spec.layer, ": ", status.message()));
+}
+
+Status CheckIndex(int layer_index, std::size_t layers) {
+  if (layer_index >= 0 && static_cast<std::size_t>(layer_index) < layers) return Status::Ok();
+  return Status::Invalid(StrCat("layer index ", layer_index, " is outside [0, ", layers, ")"));
+}
+
+Status CheckView(std::string_view name, const HeadsView& view, int heads, std::int64_t rows,
+                 int dim) {
+  if (view.heads == heads && view.rows == rows && view.dim == dim &&
+      (view.data != nullptr || rows == 0)) {
+    return Status::Ok();
+  }
+  return Status::Invalid(StrCat(name, " have shape [", view.heads, ", ", view.rows, ", ", view.dim,
+                                "]", view.data == nullptr ? " (null)" : "", ", expected [", heads,
+                                ", ", rows, ", ", dim, "]"));
+}
+
+// Strictly increasing and not before `next`.
+Status CheckPositions(std::span<const TokenPos> positions, TokenPos next) {
+  constexpr TokenPos kLast = std::numeric_limits<TokenPos>::max() - 1;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const TokenPos least = i == 0 ? next : positions[i - 1] + 1;
+    if (positions[i] < least || positions[i] > kLast) {
+      return Status::Invalid(StrCat("position ", positions[i], " of row ", i, " must be in [",
+                                    least, ", ", kLast, "]"));
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckTypes(const LayerState& layer, const HeadsView& keys, const HeadsView& values) {
+  if (!layer.typed ||
+      (keys.type == layer.shape.key_type && values.type == layer.shape.value_type)) {
+    return Status::Ok();
+  }
+  return Status::Invalid(StrCat("rows are ", ElementName(keys.type), "/", ElementName(values.type),
+                                ", the layer's first rows were ", ElementName(layer.shape.key_type),
+                                "/", ElementName(layer.shape.value_type)));
+}
+
+Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, int index,
+                             int count) {
+  KVS_RETURN_IF_ERROR(spec.Validate());
+  if (spec.value_is_key_prefix) {
+    return Status::Unsupported(StrCat(
+        "layer ", spec.layer, ": value_is_key_prefix (MLA) is not available in this version"));
+  }
+  LayerState layer;
+  layer.spec = spec;
+  layer.shape.key_dim = spec.key_dim;
+  layer.shape.value_dim = spec.value_dim;
+  for (int tier = 0; tier < pipeline.tiers(); ++tier) {
+    Result<LayerStore> store = BuildStore(pipeline.StoreFor(index, count, tier), spec);
+    if (!store.ok()) return WithLayer(layer, store.TakeStatus());
+    layer.stores.push_back(*std::move(store));
+  }
+  return layer;
+}
+
+}  // namespace
+
+AttendScratch::AttendScratch() : impl_(std::make_unique<Impl>()) {}
+AttendScratch::~AttendScratch() = default;
+AttendScratch::AttendScratch(AttendScratch&&) noexcept = default;
+AttendScratch& AttendScratch::operator=(AttendScratch&&) noexcept = default;
+std::int64_t AttendScratch::bytes() const { return impl_->memory.bytes(); }
+
+Cache::Cache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Cache::~Cache() = default;
+Cache::Cache(Cache&&) noexcept = default;
+Cache& Cache::operator=(Cache&&) noexcept = default;
+
+Result<Cache> Cache::Create(std::shared_ptr<const Pipeline> pipeline, std::vector<LayerSpec> layers,
+                            const CacheOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  const Status made = NoThrow([&]() -> Status {
+    if (pipeline == nullptr) return Status::Invalid("cache: no pipeline was given");
+    if (layers.empty()) return Status::Invalid("cache: no layers were given");
+    const int count = static_cast<int>(layers.size());
+    KVS_RETURN_IF_ERROR(pipeline->CheckLayers(count));
+    for (int i = 0; i < count; ++i) {
+      KVS_ASSIGN_OR_RETURN(LayerState layer, MakeLayer(*pipeline, layers[i], i, count));
+      impl->layers.push_back(std::move(layer));
+    }
+    return Status::Ok();
+  });
+  if (!made.ok()) return Status(made.error().code, made.message());
+  impl->pipeline = std::move(pipeline);
+  impl->allocator = options.allocator != nullptr ? options.allocator : &DefaultAllocator();
+  impl->parallel = options.parallel;
+  impl->decode_rows = options.decode_rows;
+  return Cache(std::move(impl));
+}
+
+Status Cache::Append(int layer_index, Phase phase, const HeadsView& keys, const HeadsView& values,
+                     std::span<const TokenPos> positions) {
+  KVS_RETURN_IF_ERROR(CheckIndex(layer_index, impl_->layers.size()));
+  LayerState& layer = impl_->layers[layer_index];
+  const auto append = [&]() -> Status {
+    const auto n = static_cast<std::int64_t>(positions.size());
+    if (phase == Phase::kVerify) {
+      return Status::Unsupported("phase verify is not available in this version");
+    }
+    if ((phase == Phase::kPrefill) == impl_->finished) {
+      return Status(ErrorCode::kState, impl_->finished
+                                           ? "phase prefill after FinishPrefill: use phase decode"
+                                           : "phase decode before FinishPrefill: call it first");
+    }
+    KVS_RETURN_IF_ERROR(CheckView("keys", keys, layer.spec.kv_heads, n, layer.spec.key_dim));
+    KVS_RETURN_IF_ERROR(CheckView("values", values, layer.spec.kv_heads, n, layer.spec.value_dim));
+    KVS_RETURN_IF_ERROR(CheckPositions(positions, layer.next_position));
+    KVS_RETURN_IF_ERROR(CheckTypes(layer, keys, values));
+    if (n == 0) return Status::Ok();
+    RowShape shape = layer.shape;
+    shape.key_type = keys.type;
+    shape.value_type = values.type;
+    std::swap(shape, layer.shape);
+    Status added;
+    if (impl_->finished) {
+      const bool exact = impl_->decode_rows == DecodeRows::kExact;
+      DecodeAppend decode(layer, *impl_->allocator, impl_->pipeline->exact_sinks(),
+                          exact ? kEndlessTail : impl_->pipeline->tail());
+      added = decode.Append(keys, values, positions, impl_->pipeline->nonfinite());
+    } else {
+      added = layer.staging.Append(*impl_->allocator, layer.shape, keys, values, positions,
+                                   impl_->pipeline->nonfinite(), &layer.zeroed);
+      if (added.ok()) layer.tokens += n;
+      if (added.ok()) layer.next_position = positions.back() + 1;
+    }
+    if (!added.ok()) {
+      layer.shape = shape;
+      return added;
+    }
+    layer.typed = true;
+    return Status::Ok();
+  };
+  return WithLayer(layer, NoThrow(append));
+}
+
+Status Cache::Observe(int layer_index, std::span<const TokenPos> positions,
+                      const HeadsView& queries) {
+  KVS_RETURN_IF_ERROR(CheckIndex(layer_index, impl_->layers.size()));
+  LayerState& layer = impl_->layers[layer_index];
+  return WithLayer(
+      layer, NoThrow([&]() -> Status {
+        if (impl_->finished) return Status(ErrorCode::kState, "observe after FinishPrefill");
+        KVS_RETURN_IF_ERROR(CheckView("queries", queries, layer.spec.query_heads,
+                                      static_cast<std::int64_t>(positions.size()),
+                                      layer.spec.key_dim));
+        const auto held = layer.ring.positions();
+        KVS_RETURN_IF_ERROR(CheckPositions(positions, held.empty() ? 0 : held.back() + 1));
+        const Evictor* evictor = impl_->pipeline->evictor();
+        const int capacity = evictor != nullptr ? evictor->needs().window_queries : 0;
+        if (capacity == 0 || layer.slides()) return Status::Ok();
+        return layer.ring.Observe(*impl_->allocator, layer.spec, capacity, positions, queries);
+      }));
+}
+
+Status Cache::FinishPrefill(std::int64_t scratch_limit_bytes) {
+  if (impl_->finished) return Status(ErrorCode::kState, "FinishPrefill was called before");
+  return NoThrow([&]() -> Status {
+    PrefillPlan plan(*impl_->pipeline, impl_->layers, *impl_->allocator, impl_->workers());
+    KVS_RETURN_IF_ERROR(plan.Decide(scratch_limit_bytes));
+    KVS_RETURN_IF_ERROR(plan.Reserve());
+    plan.Commit();
+    impl_->finished = true;
+    impl_->scratch_peak_bytes = std::max(impl_->scratch_peak_bytes, plan.scratch_peak_bytes());
+    const bool evicted = std::any_of(impl_->layers.begin(), impl_->layers.end(),
+                                     [](const LayerState& layer) { return layer.evicted; });
+    if (evicted) impl_->oldest_exact = next_position();
+    return Status::Ok();
+  });
+}
+
+void Cache::Clear() {
+  for (LayerState& layer : impl_->layers) {
+    layer.staging = Staging();
+    layer.ring = QueryRing();
+    layer.heads.clear();
+    layer.tokens = 0;
+    layer.next_position = 0;
+    layer.zeroed = 0;
+    layer.typed = false;
+    layer.evicted = false;
+    layer.note.clear();
+  }
+  impl_->finished = false;
+  impl_->oldest_exact = 0;
+}
+
+Status Cache::Attend(int layer_index, std::span<const TokenPos> query_positions,
+                     const HeadsView& queries, const AttendParams& params, AttendScratch& scratch,
+                     float* out, float* lse) const {
+  KVS_RETURN_IF_ERROR(CheckIndex(layer_index, impl_->layers.size()));
+  const LayerState& layer = impl_->layers[layer_index];
+  return WithLayer(
+      layer, NoThrow([&]() -> Status {
+        const auto n = static_cast<std::int64_t>(query_positions.size());
+        KVS_RETURN_IF_ERROR(
+            CheckView("queries", queries, layer.spec.query_heads, n, layer.spec.key_dim));
+        if (n > 0 && out == nullptr) return Status::Invalid("attend: out is null");
+        AttendJob job;
+        job.layer = layer.spec;
+        job.layer.scale = params.scale.value_or(layer.spec.scale);
+        job.layer.softcap = params.softcap.value_or(layer.spec.softcap);
+        job.layer.sliding_window = params.sliding_window.value_or(layer.spec.sliding_window);
+        KVS_RETURN_IF_ERROR(job.layer.Validate());
+        job.shape = layer.shape;
+        job.queries = queries;
+        job.query_positions = query_positions;
+        job.heads = layer.heads;
+        if (!impl_->finished) job.staging = &layer.staging;
+        Parallel& parallel = params.parallel != nullptr ? *params.parallel : scratch.impl_->serial;
+        return kvsieve::Attend(job, parallel, scratch.impl_->memory, out, lse);
+      }));
+}
+
+int Cache::layers() const { return static_cast<int>(impl_->layers.size()); }
+const LayerSpec& Cache::layer(int layer_index) const { return impl_->layers[layer_index].spec; }
+
+std::int64_t Cache::rows(int layer_index, int head) const {
+  const LayerState& layer = impl_->layers[layer_index];
+  return impl_->finished ? layer.heads[head].rows() : layer.staging.rows();
+}
+
+TokenPos Cache::next_position() const { return impl_->layers.front().next_position; }
+TokenPos Cache::oldest_exact_position() const { return impl_->oldest_exact; }
+
+}  // namespace kvsieve

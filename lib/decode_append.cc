@@ -1,0 +1,145 @@
+#include "lib/decode_append.h"
+
+#include <algorithm>
+
+#include "kvsieve/float16.h"
+#include "kvsieve/str_cat.h"
+#include "lib/row_copy.h"
+
+namespace kvsieve {
+
+const std::uint8_t* DecodeAppend::staged(Side side, int head, std::int64_t r) const {
+  const auto n = static_cast<std::int64_t>(positions_.size());
+  const auto index = static_cast<std::size_t>(head * n + r);
+  return (side == Side::kKey ? keys_ : values_).data() + index * layer_.shape.row_bytes(side);
+}
+
+// Copies the new rows, so that a row found bad has touched nothing.
+Status DecodeAppend::Stage(const HeadsView& keys, const HeadsView& values, NonFinitePolicy policy) {
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const HeadsView& rows = side == Side::kKey ? keys : values;
+    std::vector<std::uint8_t>& copy = side == Side::kKey ? keys_ : values_;
+    const std::size_t row_bytes = layer_.shape.row_bytes(side);
+    copy.resize(static_cast<std::size_t>(rows.heads * rows.rows) * row_bytes);
+    std::uint8_t* to = copy.data();
+    for (int head = 0; head < rows.heads; ++head) {
+      for (std::int64_t r = 0; r < rows.rows; ++r, to += row_bytes) {
+        const std::int64_t bad = CopyCountingNonFinite(rows.row(head, r), rows.type, rows.dim, to);
+        if (bad == 0) continue;
+        if (policy == NonFinitePolicy::kError) {
+          return Status(ErrorCode::kNonFinite,
+                        StrCat(side == Side::kKey ? "keys" : "values", ", head ", head, ", row ", r,
+                               ": NaN or Inf (nonfinite=zero counts and clears them)"));
+        }
+        ZeroNonFinite(to, rows.type, rows.dim);
+        zeroed_ += bad;
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+DecodeAppend::Leaving DecodeAppend::PlanHead(const HeadStore& store) const {
+  Leaving leaving;
+  leaving.held = store.tail.rows();
+  const std::int64_t to_tail = static_cast<std::int64_t>(positions_.size()) - to_sinks_;
+  if (tail_rows_ != kEndlessTail) {
+    leaving.count = std::max<std::int64_t>(0, leaving.held + to_tail - tail_rows_);
+  }
+  leaving.positions.resize(static_cast<std::size_t>(leaving.count));
+  TokenPos block[kBlockRows];
+  for (RowIndex begin = 0; begin < leaving.from_tail(); begin += kBlockRows) {
+    const auto count =
+        static_cast<int>(std::min(leaving.from_tail() - begin, RowIndex{kBlockRows}));
+    store.tail.positions().Read(begin, count, block);
+    std::copy_n(block, count, leaving.positions.begin() + begin);
+  }
+  std::copy_n(positions_.begin() + to_sinks_, leaving.from_new(),
+              leaving.positions.begin() + leaving.from_tail());
+  return leaving;
+}
+
+Status DecodeAppend::ReserveHead(const Leaving& leaving, HeadStore& store) {
+  const auto sinks = static_cast<std::size_t>(to_sinks_);
+  KVS_RETURN_IF_ERROR(store.tiers[0].Reserve(allocator_, leaving.positions));
+  KVS_RETURN_IF_ERROR(store.sinks.Reserve(allocator_, layer_.shape, positions_.first(sinks)));
+  return store.tail.Reserve(
+      allocator_, layer_.shape,
+      positions_.subspan(sinks + static_cast<std::size_t>(leaving.from_new())));
+}
+
+// Writes the rows that leave the tail behind tier 0's last row; they are not visible yet.
+Status DecodeAppend::EncodeHead(int head, HeadStore& store) {
+  const RowShape& shape = layer_.shape;
+  std::vector<float> key(static_cast<std::size_t>(shape.key_dim));
+  std::vector<float> value(static_cast<std::size_t>(shape.value_dim));
+  const Leaving& leaving = leaving_[head];
+  const std::int64_t held = leaving.held;
+  for (std::int64_t i = 0; i < leaving.count; ++i) {
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const std::uint8_t* row =
+          i < held ? store.tail.row(shape, side, i) : staged(side, head, to_sinks_ + i - held);
+      ConvertToF32(row, shape.type(side), shape.dim(side),
+                   (side == Side::kKey ? key : value).data());
+    }
+    Status encoded = store.tiers[0].EncodeAhead(i, key.data(), value.data());
+    if (!encoded.ok()) {
+      return Status(encoded.error().code, StrCat("head ", head, ", position ", leaving.positions[i],
+                                                 ": ", encoded.message()));
+    }
+  }
+  return Status::Ok();
+}
+
+void DecodeAppend::CommitHead(int head, HeadStore& store) {
+  const RowShape& shape = layer_.shape;
+  const auto n = static_cast<std::int64_t>(positions_.size());
+  const Leaving& leaving = leaving_[head];
+  for (std::int64_t r = 0; r < to_sinks_; ++r) {
+    store.sinks.Append(shape, staged(Side::kKey, head, r), staged(Side::kValue, head, r),
+                       positions_[r]);
+  }
+  for (const TokenPos position : leaving.positions) store.tiers[0].ShowNext(position);
+  for (std::int64_t r = to_sinks_ + leaving.from_new(); r < n; ++r) {
+    store.tail.Append(shape, staged(Side::kKey, head, r), staged(Side::kValue, head, r),
+                      positions_[r]);
+  }
+  store.tail.DropFront(shape, leaving.from_tail());
+}
+
+// On a sliding layer, gives back what no later query sees: whole blocks, and exact rows.
+void DecodeAppend::DropOutOfWindow() {
+  const std::int64_t oldest = std::int64_t{layer_.next_position} - layer_.spec.sliding_window;
+  if (oldest <= 0) return;
+  for (HeadStore& store : layer_.heads) {
+    for (ExactRows* exact : {&store.sinks, &store.tail}) {
+      while (exact->rows() > 0 && exact->positions().first() < oldest) {
+        exact->DropFront(layer_.shape, 1);
+      }
+    }
+    for (Tier& tier : store.tiers) tier.DropBefore(static_cast<TokenPos>(oldest));
+  }
+}
+
+Status DecodeAppend::Append(const HeadsView& keys, const HeadsView& values,
+                            std::span<const TokenPos> positions, NonFinitePolicy policy) {
+  positions_ = positions;
+  const auto n = static_cast<std::int64_t>(positions.size());
+  to_sinks_ = std::clamp<std::int64_t>(exact_sinks_ - layer_.tokens, 0, n);
+  KVS_RETURN_IF_ERROR(Stage(keys, values, policy));
+  for (HeadStore& store : layer_.heads) {
+    leaving_.push_back(PlanHead(store));
+    KVS_RETURN_IF_ERROR(ReserveHead(leaving_.back(), store));
+  }
+  for (int head = 0; head < layer_.spec.kv_heads; ++head) {
+    KVS_RETURN_IF_ERROR(EncodeHead(head, layer_.heads[head]));
+  }
+  for (int head = 0; head < layer_.spec.kv_heads; ++head) CommitHead(head, layer_.heads[head]);
+  layer_.zeroed += zeroed_;
+  layer_.tokens += n;
+  layer_.next_position = positions.back() + 1;
+  if (layer_.slides()) DropOutOfWindow();
+  return Status::Ok();
+}
+
+}  // namespace kvsieve

@@ -1,0 +1,58 @@
+#include "lib/exact_rows.h"
+
+#include <cstring>
+
+#include "kvsieve/float16.h"
+
+namespace kvsieve {
+
+Status ExactRows::Reserve(Allocator& allocator, const RowShape& shape,
+                          std::span<const TokenPos> more) {
+  KVS_RETURN_IF_ERROR(positions_.Reserve(allocator, more));
+  const auto wanted = static_cast<std::size_t>(begin_ + rows()) + more.size();
+  const auto used = static_cast<std::size_t>(begin_ + rows());
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    Buffer& rows_buffer = side == Side::kKey ? keys_ : values_;
+    const std::size_t row_bytes = shape.row_bytes(side);
+    KVS_RETURN_IF_ERROR(rows_buffer.Grow(allocator, wanted * row_bytes, used * row_bytes));
+  }
+  return Status::Ok();
+}
+
+void ExactRows::Append(const RowShape& shape, const void* key, const void* value,
+                       TokenPos position) {
+  const auto slot = static_cast<std::size_t>(begin_ + rows());
+  const std::size_t key_bytes = shape.row_bytes(Side::kKey);
+  const std::size_t value_bytes = shape.row_bytes(Side::kValue);
+  KVS_DCHECK((slot + 1) * key_bytes <= keys_.bytes());
+  std::memcpy(keys_.data() + slot * key_bytes, key, key_bytes);
+  std::memcpy(values_.data() + slot * value_bytes, value, value_bytes);
+  positions_.Append(position);
+}
+
+void ExactRows::DropFront(const RowShape& shape, std::int64_t count) {
+  positions_.DropFront(count);
+  if (rows() == 0) {
+    *this = ExactRows();
+    return;
+  }
+  begin_ += count;
+  if (begin_ < rows()) return;
+  // Move down once the gap is as long as what is left: each row moves O(1) times.
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    Buffer& rows_buffer = side == Side::kKey ? keys_ : values_;
+    const std::size_t row_bytes = shape.row_bytes(side);
+    std::memmove(rows_buffer.data(),
+                 rows_buffer.data() + static_cast<std::size_t>(begin_) * row_bytes,
+                 static_cast<std::size_t>(rows()) * row_bytes);
+  }
+  begin_ = 0;
+}
+
+void ExactRows::ReadRows(const RowShape& shape, Side side, RowIndex first, int count,
+                         float* out) const {
+  ConvertToF32(row(shape, side, first), shape.type(side), std::int64_t{count} * shape.dim(side),
+               out);
+}
+
+}  // namespace kvsieve

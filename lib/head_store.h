@@ -1,0 +1,34 @@
+// All stored rows of one KV head: [exact sinks][tier 0][tier 1]...[exact tail]. Attention merges
+// the segments by online softmax, so each may be stored in its own way.
+#ifndef KVSIEVE_LIB_HEAD_STORE_H_
+#define KVSIEVE_LIB_HEAD_STORE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kvsieve/byte_report.h"
+#include "kvsieve/types.h"
+#include "lib/exact_rows.h"
+#include "lib/tier.h"
+
+namespace kvsieve {
+
+struct HeadStore {
+  ExactRows sinks;
+  std::vector<Tier> tiers;
+  ExactRows tail;
+
+  std::int64_t rows() const;
+  // Payload, scales, metadata, padding and reserve of everything here, and rows_kept.
+  void AddBytes(const RowShape& shape, ByteReport& report) const;
+};
+
+// Rows [first, first + count) of one side, counted through sinks, tiers and tail in that order.
+void ReadStoredRows(const HeadStore& store, const RowShape& shape, Side side, RowIndex first,
+                    int count, float* out);
+// Positions of all rows in the same order.
+void ReadStoredPositions(const HeadStore& store, TokenPos* out);
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_LIB_HEAD_STORE_H_

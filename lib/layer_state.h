@@ -1,0 +1,40 @@
+// One layer of a cache: its shape and stores, and its rows before and after the prompt ended.
+#ifndef KVSIEVE_LIB_LAYER_STATE_H_
+#define KVSIEVE_LIB_LAYER_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvsieve/evict.h"
+#include "kvsieve/pipeline.h"
+#include "kvsieve/types.h"
+#include "lib/head_store.h"
+#include "lib/query_ring.h"
+#include "lib/staging.h"
+
+namespace kvsieve {
+
+struct LayerState {
+  LayerSpec spec;
+  std::vector<LayerStore> stores;  // one per tier; addresses stay put
+  RowShape shape;                  // dims of the layer, element types of its first rows
+  bool typed = false;              // rows came, so the types are known
+
+  Staging staging;  // until the prompt is finished
+  QueryRing ring;
+  std::vector<HeadStore> heads;  // afterwards
+
+  std::int64_t tokens = 0;     // seen in this layer
+  TokenPos next_position = 0;  // one past the last seen
+  std::int64_t zeroed = 0;     // NaN and Inf cleared under nonfinite=zero
+  bool evicted = false;        // rows were dropped by the evictor
+  std::string note;
+
+  bool slides() const { return spec.sliding_window > 0; }
+};
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_LIB_LAYER_STATE_H_

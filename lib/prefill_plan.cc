@@ -1,0 +1,233 @@
+#include "lib/prefill_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kvsieve/str_cat.h"
+
+namespace kvsieve {
+namespace {
+
+// The evictor's view of one layer's staging.
+struct LayerView {
+  std::vector<StagedRows> rows;  // per head: keys, then values
+  std::vector<HeadObservation> heads;
+
+  explicit LayerView(const LayerState& layer) {
+    const auto kv_heads = static_cast<std::size_t>(layer.spec.kv_heads);
+    rows.reserve(2 * kv_heads);
+    heads.reserve(kv_heads);
+    for (int head = 0; head < layer.spec.kv_heads; ++head) {
+      rows.emplace_back(layer.staging, layer.shape, Side::kKey, head);
+      rows.emplace_back(layer.staging, layer.shape, Side::kValue, head);
+      heads.push_back({&rows[rows.size() - 2], &rows[rows.size() - 1], layer.staging.positions()});
+    }
+  }
+  LayerView(const LayerView&) = delete;
+  LayerView(LayerView&&) = default;
+
+  Observation Observe(const LayerState& layer) const {
+    Observation observation;
+    observation.layer = layer.spec;
+    observation.heads = heads;
+    observation.window_queries = layer.ring.queries();
+    observation.window_positions = layer.ring.positions();
+    return observation;
+  }
+};
+
+std::vector<TokenPos> PositionsOf(const Staging& staging, std::span<const RowIndex> rows) {
+  std::vector<TokenPos> positions;
+  positions.reserve(rows.size());
+  for (const RowIndex r : rows) positions.push_back(staging.positions()[r]);
+  return positions;
+}
+
+}  // namespace
+
+Status PrefillPlan::Decide(std::int64_t scratch_limit_bytes) {
+  plans_.resize(layers_.size());
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    plans_[i].heads.resize(static_cast<std::size_t>(layers_[i].spec.kv_heads));
+    KeepAll(i);
+  }
+  return pipeline_.evictor() == nullptr ? Status::Ok() : Score(scratch_limit_bytes);
+}
+
+Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
+  std::vector<std::size_t> scored;  // layers that have rows and no window of their own
+  std::vector<LayerView> views;
+  views.reserve(layers_.size());
+  std::vector<Observation> observations;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (layers_[i].slides()) {
+      plans_[i].note = "sliding window: rows fall away by age, none are scored";
+      continue;
+    }
+    if (layers_[i].staging.rows() == 0) continue;
+    scored.push_back(i);
+    views.emplace_back(layers_[i]);
+    observations.push_back(views.back().Observe(layers_[i]));
+  }
+  ScoreScratch scratch;
+  scratch.limit_bytes = scratch_limit_bytes;
+  KVS_ASSIGN_OR_RETURN(const std::vector<LayerDecision> decisions,
+                       pipeline_.evictor()->Decide(observations, parallel_, &scratch));
+  scratch_peak_bytes_ = std::max(scratch_peak_bytes_, scratch.peak_bytes);
+  for (std::size_t n = 0; n < scored.size(); ++n) {
+    KeepDecided(scored[n], decisions[n]);
+    if (scratch.recomputed) {
+      std::string& note = plans_[scored[n]].note;
+      note += StrCat(note.empty() ? "" : "; ", "scoring scratch too small: q.k computed twice");
+    }
+  }
+  return Status::Ok();
+}
+
+// Every row; on a sliding layer those that the next query still sees.
+void PrefillPlan::KeepAll(std::size_t layer_index) {
+  const LayerState& layer = layers_[layer_index];
+  const std::span<const TokenPos> positions = layer.staging.positions();
+  RowIndex first = 0;
+  if (layer.slides()) {
+    const std::int64_t oldest = std::int64_t{layer.next_position} - layer.spec.sliding_window;
+    first = std::lower_bound(positions.begin(), positions.end(), oldest) - positions.begin();
+  }
+  std::vector<RowIndex> rows(positions.size() - static_cast<std::size_t>(first));
+  std::iota(rows.begin(), rows.end(), first);
+  for (HeadPlan& head : plans_[layer_index].heads) SplitRows(layer, rows, {}, head);
+}
+
+void PrefillPlan::KeepDecided(std::size_t layer_index, const LayerDecision& decision) {
+  const LayerState& layer = layers_[layer_index];
+  LayerPlan& plan = plans_[layer_index];
+  plan.note = decision.note;
+  const std::span<const TokenPos> positions = layer.staging.positions();
+  for (int head = 0; head < layer.spec.kv_heads; ++head) {
+    const std::span<const TokenPos> kept = decision.keep.positions(head);
+    plan.evicted = plan.evicted || kept.size() < positions.size();
+    std::vector<RowIndex> rows;
+    rows.reserve(kept.size());
+    RowIndex r = 0;
+    for (const TokenPos position : kept) {  // both increase
+      while (positions[r] < position) ++r;
+      rows.push_back(r);
+    }
+    SplitRows(layer, std::move(rows), decision.keep.tiers(head), plan.heads[head]);
+  }
+}
+
+// First rows of the sequence to the sinks, last kept rows to the tail, the others to their tier.
+void PrefillPlan::SplitRows(const LayerState& layer, std::vector<RowIndex> rows,
+                            std::span<const std::uint8_t> tiers, HeadPlan& head) const {
+  head.sinks.clear();
+  head.tail.clear();
+  head.tiers.assign(layer.stores.size(), {});
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const std::int64_t tail_begin = std::max<std::int64_t>(0, count - pipeline_.tail());
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (rows[i] < pipeline_.exact_sinks()) {
+      head.sinks.push_back(rows[i]);
+    } else if (i >= tail_begin) {
+      head.tail.push_back(rows[i]);
+    } else {
+      head.tiers[tiers.empty() ? 0 : tiers[i]].push_back(rows[i]);
+    }
+  }
+}
+
+Status PrefillPlan::LearnHead(const LayerState& layer, int head, const HeadPlan& plan,
+                              HeadStore& store) const {
+  const StagedRows keys(layer.staging, layer.shape, Side::kKey, head);
+  const StagedRows values(layer.staging, layer.shape, Side::kValue, head);
+  for (std::size_t t = 0; t < store.tiers.size(); ++t) {
+    Status learnt =
+        store.tiers[t].Learn(ChosenRows(keys, plan.tiers[t]), ChosenRows(values, plan.tiers[t]));
+    if (!learnt.ok()) {
+      return Status(learnt.error().code,
+                    StrCat("layer ", layer.spec.layer, ", head ", head, ": ", learnt.message()));
+    }
+  }
+  return Status::Ok();
+}
+
+Status PrefillPlan::ReserveLayer(const LayerState& layer, LayerPlan& plan) {
+  const auto kv_heads = static_cast<std::size_t>(layer.spec.kv_heads);
+  plan.stores.resize(kv_heads);
+  // The allocator is called from one thread only; learning, the larger part, runs on all.
+  for (HeadStore& store : plan.stores) {
+    store.tiers.reserve(layer.stores.size());
+    for (const LayerStore& chains : layer.stores) {
+      KVS_RETURN_IF_ERROR(store.tiers.emplace_back(chains).ReserveStats(allocator_));
+    }
+  }
+  std::vector<Status> learnt(kv_heads);
+  ParallelFor(parallel_, layer.spec.kv_heads, [&](std::int64_t head, int) {
+    learnt[head] = LearnHead(layer, static_cast<int>(head), plan.heads[head], plan.stores[head]);
+  });
+  for (std::size_t head = 0; head < kv_heads; ++head) {
+    KVS_RETURN_IF_ERROR(std::move(learnt[head]));
+    HeadPlan& rows = plan.heads[head];
+    HeadStore& store = plan.stores[head];
+    KVS_RETURN_IF_ERROR(
+        store.sinks.Reserve(allocator_, layer.shape, PositionsOf(layer.staging, rows.sinks)));
+    KVS_RETURN_IF_ERROR(
+        store.tail.Reserve(allocator_, layer.shape, PositionsOf(layer.staging, rows.tail)));
+    for (std::size_t t = 0; t < store.tiers.size(); ++t) {
+      rows.tier_positions.push_back(PositionsOf(layer.staging, rows.tiers[t]));
+      KVS_RETURN_IF_ERROR(store.tiers[t].Reserve(allocator_, rows.tier_positions[t]));
+    }
+  }
+  return Status::Ok();
+}
+
+Status PrefillPlan::Reserve() {
+  int dim = 0;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    KVS_RETURN_IF_ERROR(ReserveLayer(layers_[i], plans_[i]));
+    dim = std::max({dim, layers_[i].spec.key_dim, layers_[i].spec.value_dim});
+  }
+  scratch_floats_ = static_cast<std::size_t>(kBlockRows) * static_cast<std::size_t>(dim);
+  scratch_.resize(scratch_floats_ * static_cast<std::size_t>(parallel_.workers()));
+  scratch_peak_bytes_ =
+      std::max(scratch_peak_bytes_, static_cast<std::int64_t>(scratch_.size() * sizeof(float)));
+  return Status::Ok();
+}
+
+void PrefillPlan::CommitHead(const LayerState& layer, int head, const HeadPlan& plan,
+                             HeadStore& store, float* scratch) const {
+  const RowShape& shape = layer.shape;
+  for (const auto& [rows, exact] :
+       {std::pair{&plan.sinks, &store.sinks}, std::pair{&plan.tail, &store.tail}}) {
+    for (const RowIndex r : *rows) {
+      exact->Append(shape, layer.staging.row(shape, Side::kKey, head, r),
+                    layer.staging.row(shape, Side::kValue, head, r), layer.staging.positions()[r]);
+    }
+  }
+  const StagedRows keys(layer.staging, shape, Side::kKey, head);
+  const StagedRows values(layer.staging, shape, Side::kValue, head);
+  for (std::size_t t = 0; t < store.tiers.size(); ++t) {
+    store.tiers[t].Fill(ChosenRows(keys, plan.tiers[t]), ChosenRows(values, plan.tiers[t]),
+                        plan.tier_positions[t], scratch);
+  }
+}
+
+// Allocates nothing: everything was reserved.
+void PrefillPlan::Commit() {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    LayerState& layer = layers_[i];
+    LayerPlan& plan = plans_[i];
+    ParallelFor(parallel_, layer.spec.kv_heads, [&](std::int64_t head, int worker) {
+      CommitHead(layer, static_cast<int>(head), plan.heads[head], plan.stores[head],
+                 scratch_.data() + scratch_floats_ * static_cast<std::size_t>(worker));
+    });
+    layer.heads = std::move(plan.stores);
+    layer.evicted = plan.evicted;
+    layer.note = std::move(plan.note);
+    layer.staging = Staging();
+    layer.ring = QueryRing();
+  }
+}
+
+}  // namespace kvsieve

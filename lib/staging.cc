@@ -1,0 +1,107 @@
+#include "lib/staging.h"
+
+#include <algorithm>
+
+#include "kvsieve/float16.h"
+#include "lib/row_copy.h"
+
+namespace kvsieve {
+namespace {
+
+constexpr std::int64_t kMinPageRows = 256;
+
+}  // namespace
+
+Status Staging::AddRoom(Allocator& allocator, const RowShape& shape, int heads, std::int64_t rows) {
+  const std::int64_t room = pages_.empty() ? 0 : pages_.back().begin + pages_.back().room;
+  if (room >= rows_ + rows) return Status::Ok();
+  Page page;
+  page.begin = room;
+  page.room = std::max(kMinPageRows, rows_ + rows - room);
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const auto bytes = static_cast<std::size_t>(heads * page.room) * shape.row_bytes(side);
+    KVS_ASSIGN_OR_RETURN(page.buffer(side), Buffer::Allocate(allocator, bytes));
+  }
+  pages_.push_back(std::move(page));
+  return Status::Ok();
+}
+
+const Staging::Page& Staging::PageOf(RowIndex r) const {
+  const auto after = std::upper_bound(pages_.begin(), pages_.end(), r,
+                                      [](RowIndex row, const Page& p) { return row < p.begin; });
+  return *(after - 1);
+}
+
+const std::uint8_t* Staging::row(const RowShape& shape, Side side, int head, RowIndex r) const {
+  const Page& page = PageOf(r);
+  return page.buffer(side).data() +
+         static_cast<std::size_t>(head * page.room + r - page.begin) * shape.row_bytes(side);
+}
+
+void Staging::ReadRows(const RowShape& shape, Side side, int head, RowIndex first, int count,
+                       float* out) const {
+  const int dim = shape.dim(side);
+  for (int done = 0; done < count;) {
+    const RowIndex at = first + done;
+    const Page& page = PageOf(at);
+    const int run =
+        static_cast<int>(std::min<std::int64_t>(count - done, page.begin + page.room - at));
+    ConvertToF32(row(shape, side, head, at), shape.type(side), std::int64_t{run} * dim,
+                 out + std::int64_t{done} * dim);
+    done += run;
+  }
+}
+
+// Copies one head's rows to slots [rows_, rows_ + rows.rows).
+Status Staging::CopyHead(const RowShape& shape, Side side, const HeadsView& rows, int head,
+                         NonFinitePolicy policy, std::int64_t* zeroed) {
+  for (std::int64_t r = 0; r < rows.rows; ++r) {
+    auto* to = const_cast<std::uint8_t*>(row(shape, side, head, rows_ + r));
+    const std::int64_t bad = CopyCountingNonFinite(rows.row(head, r), rows.type, rows.dim, to);
+    if (bad == 0) continue;
+    if (policy == NonFinitePolicy::kError) {
+      return Status(ErrorCode::kNonFinite,
+                    StrCat(side == Side::kKey ? "keys" : "values", ", head ", head, ", row ", r,
+                           ": NaN or Inf (nonfinite=zero counts and clears them)"));
+    }
+    ZeroNonFinite(to, rows.type, rows.dim);
+    *zeroed += bad;
+  }
+  return Status::Ok();
+}
+
+Status Staging::Append(Allocator& allocator, const RowShape& shape, const HeadsView& keys,
+                       const HeadsView& values, std::span<const TokenPos> positions,
+                       NonFinitePolicy policy, std::int64_t* zeroed) {
+  const auto count = static_cast<std::int64_t>(positions.size());
+  const std::size_t pages_before = pages_.size();
+  const auto fill = [&]() -> Status {
+    KVS_RETURN_IF_ERROR(positions_.Grow(allocator,
+                                        static_cast<std::size_t>(rows_ + count) * sizeof(TokenPos),
+                                        static_cast<std::size_t>(rows_) * sizeof(TokenPos)));
+    KVS_RETURN_IF_ERROR(AddRoom(allocator, shape, keys.heads, count));
+    for (int head = 0; head < keys.heads; ++head) {
+      KVS_RETURN_IF_ERROR(CopyHead(shape, Side::kKey, keys, head, policy, zeroed));
+      KVS_RETURN_IF_ERROR(CopyHead(shape, Side::kValue, values, head, policy, zeroed));
+    }
+    return Status::Ok();
+  };
+  const std::int64_t zeroed_before = *zeroed;
+  Status status = fill();
+  if (!status.ok()) {
+    pages_.resize(pages_before);
+    *zeroed = zeroed_before;
+    return status;
+  }
+  std::copy(positions.begin(), positions.end(), positions_.As<TokenPos>() + rows_);
+  rows_ += count;
+  return Status::Ok();
+}
+
+std::int64_t Staging::resident_bytes() const {
+  std::size_t bytes = positions_.bytes();
+  for (const Page& page : pages_) bytes += page.keys.bytes() + page.values.bytes();
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace kvsieve

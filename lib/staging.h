@@ -1,0 +1,107 @@
+// The prompt's rows of one layer before eviction: every head, in the type they came in. One copy
+// from the engine; given back layer by layer when the prompt is finished.
+#ifndef KVSIEVE_LIB_STAGING_H_
+#define KVSIEVE_LIB_STAGING_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kvsieve/allocator.h"
+#include "kvsieve/pipeline.h"
+#include "kvsieve/result.h"
+#include "kvsieve/types.h"
+#include "lib/buffer.h"
+#include "lib/exact_rows.h"
+
+namespace kvsieve {
+
+class Staging {
+ public:
+  // Copies the rows behind those already held, scanning for NaN and Inf. On an error (named by
+  // layer, head and row) nothing is added. `*zeroed` grows by the elements set to zero.
+  Status Append(Allocator& allocator, const RowShape& shape, const HeadsView& keys,
+                const HeadsView& values, std::span<const TokenPos> positions,
+                NonFinitePolicy policy, std::int64_t* zeroed);
+
+  std::int64_t rows() const { return rows_; }
+  std::span<const TokenPos> positions() const {
+    return {positions_.As<TokenPos>(), static_cast<std::size_t>(rows_)};
+  }
+  const std::uint8_t* row(const RowShape& shape, Side side, int head, RowIndex r) const;
+  void ReadRows(const RowShape& shape, Side side, int head, RowIndex first, int count,
+                float* out) const;
+  bool one_page() const { return pages_.size() == 1; }
+
+  std::int64_t resident_bytes() const;
+
+ private:
+  // One allocation for K and one for V: [kv_heads][room][dim].
+  struct Page {
+    Buffer keys;
+    Buffer values;
+    RowIndex begin = 0;
+    std::int64_t room = 0;
+    const Buffer& buffer(Side side) const { return side == Side::kKey ? keys : values; }
+    Buffer& buffer(Side side) { return side == Side::kKey ? keys : values; }
+  };
+  Status AddRoom(Allocator& allocator, const RowShape& shape, int heads, std::int64_t rows);
+  const Page& PageOf(RowIndex r) const;
+  Status CopyHead(const RowShape& shape, Side side, const HeadsView& rows, int head,
+                  NonFinitePolicy policy, std::int64_t* zeroed);
+
+  std::vector<Page> pages_;
+  Buffer positions_;
+  std::int64_t rows_ = 0;
+};
+
+// One head and side of a Staging, as evict and Chain::Learn read it.
+class StagedRows final : public RowSource {
+ public:
+  StagedRows(const Staging& staging, const RowShape& shape, Side side, int head)
+      : staging_(staging), shape_(shape), side_(side), head_(head) {}
+
+  std::int64_t rows() const override { return staging_.rows(); }
+  int dim() const override { return shape_.dim(side_); }
+  void ReadRows(RowIndex first, int count, float* out) const override {
+    staging_.ReadRows(shape_, side_, head_, first, count, out);
+  }
+  std::optional<RowMajor> TryView() const override {
+    if (!staging_.one_page()) return std::nullopt;
+    return RowMajor{staging_.row(shape_, side_, head_, 0), shape_.type(side_), shape_.dim(side_)};
+  }
+
+ private:
+  const Staging& staging_;
+  const RowShape& shape_;
+  Side side_;
+  int head_;
+};
+
+// Some rows of another source, by index.
+class ChosenRows final : public RowSource {
+ public:
+  ChosenRows(const RowSource& source, std::span<const RowIndex> chosen)
+      : source_(source), chosen_(chosen) {}
+  std::int64_t rows() const override { return static_cast<std::int64_t>(chosen_.size()); }
+  int dim() const override { return source_.dim(); }
+  void ReadRows(RowIndex first, int count, float* out) const override {
+    // Runs of neighbouring rows are read together.
+    for (int i = 0; i < count;) {
+      const RowIndex begin = chosen_[first + i];
+      int run = 1;
+      while (i + run < count && chosen_[first + i + run] == begin + run) ++run;
+      source_.ReadRows(begin, run, out + std::int64_t{i} * dim());
+      i += run;
+    }
+  }
+
+ private:
+  const RowSource& source_;
+  std::span<const RowIndex> chosen_;
+};
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_LIB_STAGING_H_

@@ -1,0 +1,88 @@
+// Encoded rows of one head in one precision: full blocks of 64 rows and one open block, each
+// holding K, then V; what the chains learnt about the head; and the rows' positions.
+//
+// Codes and scales of a row never change; their address may. Rows are added at the end only.
+#ifndef KVSIEVE_LIB_TIER_H_
+#define KVSIEVE_LIB_TIER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvsieve/allocator.h"
+#include "kvsieve/byte_report.h"
+#include "kvsieve/pipeline.h"
+#include "kvsieve/result.h"
+#include "kvsieve/types.h"
+#include "lib/buffer.h"
+#include "lib/position_list.h"
+
+namespace kvsieve {
+
+class Tier {
+ public:
+  // `store` outlives the tier and must be the same in every call.
+  explicit Tier(const LayerStore& store) : store_(&store) {}
+
+  const LayerStore& store() const { return *store_; }
+  const Chain& chain(Side side) const { return side == Side::kKey ? *store_->key : *store_->value; }
+  std::int64_t rows() const { return rows_; }
+  const PositionList& positions() const { return positions_; }
+  const float* stats(Side side) const;
+
+  // -- filling ----------------------------------------------------------------------------------
+  // 1. Takes the memory of the statistics. Once, before all else.
+  Status ReserveStats(Allocator& allocator);
+  // 2. Lets the chains learn from the rows that will be stored. Once, before any row.
+  Status Learn(const RowSource& keys, const RowSource& values);
+  // 3. Takes all memory for `positions`, which follow those held. Nothing becomes visible.
+  Status Reserve(Allocator& allocator, std::span<const TokenPos> positions);
+  // 4. Encodes all rows of the sources behind those held. Cannot fail when Learn saw these rows.
+  // scratch: f32 [kBlockRows, max dim].
+  void Fill(const RowSource& keys, const RowSource& values, std::span<const TokenPos> positions,
+            float* scratch);
+
+  // Decode: Reserve, then write rows behind the last without making them visible, then show them
+  // in order. key, value: f32 [dim], destroyed. EncodeAhead writes the row that will be number
+  // rows() + ahead; it fails when the row cannot be represented.
+  Status EncodeAhead(std::int64_t ahead, float* key, float* value);
+  void ShowNext(TokenPos position);
+
+  // Gives back leading blocks whose rows all lie before `position`.
+  void DropBefore(TokenPos position);
+
+  // -- reading ----------------------------------------------------------------------------------
+  // Blocks that hold rows; one more may be reserved.
+  int blocks() const { return static_cast<int>((rows_ + kBlockRows - 1) / kBlockRows); }
+  int block_rows(int b) const {
+    const std::int64_t left = rows_ - std::int64_t{b} * kBlockRows;
+    return static_cast<int>(left < 0 ? 0 : left < kBlockRows ? left : kBlockRows);
+  }
+  ConstBlockRef block(int b, Side side) const;
+  void ReadRows(Side side, RowIndex first, int count, float* out) const;
+
+  void AddBytes(ByteReport& report) const;
+  std::int64_t resident_bytes() const;
+
+ private:
+  // One allocation: the K side, then the V side.
+  struct Block {
+    Buffer memory;
+    int capacity_rows = 0;
+  };
+  BlockRef side_of(Block& block, Side side) const;
+  std::size_t block_bytes(int capacity_rows) const;
+  Result<Block> NewBlock(Allocator& allocator, int capacity_rows) const;
+  Status GrowOpenBlock(Allocator& allocator, int capacity_rows);
+
+  const LayerStore* store_;
+  Buffer stats_;  // K's floats, then V's
+  std::vector<Block> blocks_;
+  std::int64_t rows_ = 0;
+  PositionList positions_;
+};
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_LIB_TIER_H_
