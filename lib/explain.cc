@@ -70,7 +70,7 @@ void DescribeStage(const SpecCall& call, const StageInfo* info, LabelledText* te
   if (info == nullptr) return;
   text->Line("  formula", info->formula);
   text->Line("  choices", info->options);
-  text->Line("  approximates", info->approximates.empty() ? "nothing" : info->approximates);
+  text->Line("  approximates", info->approximates);
 }
 
 void DescribeStorage(const StorageRules& rules, LabelledText* text) {
@@ -142,7 +142,7 @@ void DescribeRows(const Pipeline& pipeline, LabelledText* text) {
   text->Heading("rows");
   text->Line("residual", StrCat("exact_sinks=", pipeline.exact_sinks(), ", tail=", pipeline.tail(),
                                 ": that many first and last rows of each head stay in source "
-                                "precision, out of every mean that is learnt"));
+                                "precision"));
   text->Line("schedule", "once: rows are scored and dropped when the prompt ends");
   text->Line("nonfinite", pipeline.nonfinite() == NonFinitePolicy::kError
                               ? "error: NaN or Inf in an appended row is refused"

@@ -1,0 +1,242 @@
+// Specs that must be refused: each with the column that the message points at and words that it
+// must contain. Also what a later version will do, which is answered as such.
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvsieve/pipeline.h"
+#include "kvsieve/str_cat.h"
+
+namespace kvsieve {
+namespace {
+
+struct Case {
+  std::string spec;
+  int column;
+  std::vector<std::string_view> words;
+};
+
+void ExpectRefused(const Case& c, ErrorCode code) {
+  SCOPED_TRACE(c.spec.substr(0, 200));
+  const Result<Pipeline> pipeline = Pipeline::Parse(c.spec);
+  ASSERT_FALSE(pipeline.ok()) << pipeline->Canonical();
+  const std::string& message = pipeline.message();
+  EXPECT_EQ(pipeline.error().code, code) << message;
+  EXPECT_TRUE(message.starts_with(StrCat("column ", c.column, ": "))) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  for (const std::string_view word : c.words) {
+    EXPECT_NE(message.find(word), std::string::npos) << "no '" << word << "' in: " << message;
+  }
+}
+
+TEST(MalformedSpec, BrokenGrammarPointsAtTheColumn) {
+  const Case cases[] = {
+      {"", 1, {"empty"}},
+      {"   ", 1, {"empty"}},
+      {"|", 2, {"expected a store", "end of the spec"}},
+      {"none|", 6, {"expected a store", "end of the spec"}},
+      {"none | kv=f16 |", 16, {"expected a store"}},
+      {"none || kv=f16", 7, {"expected a store", "'|'"}},
+      {"none kv=f16", 6, {"expected '|'", "'k'"}},
+      {"none | kv=f16 tail=3", 15, {"expected '|'", "'t'"}},
+      {"none | kv=f16 garbage", 15, {"expected '|'"}},
+      {"none | kv=f16;", 14, {"expected '|'", "';'"}},
+      {"none(3)", 6, {"none takes no arguments"}},
+      {"none(", 6, {"expected an argument", "end of the spec"}},
+      {"(budget=3)", 1, {"expected an evict stage", "'('"}},
+      {"=3", 1, {"expected an evict stage"}},
+      {"snapkv(budget=512", 18, {"',' or ')'", "snapkv", "end of the spec"}},
+      {"snapkv(budget=512 | kv=int8", 19, {"',' or ')'", "'|'"}},
+      {"snapkv(budget=512))", 19, {"expected '|'", "')'"}},
+      {"snapkv(budget=)", 15, {"expected a value for budget", "')'"}},
+      {"snapkv(budget==512)", 15, {"expected a value for budget", "'='"}},
+      {"snapkv(=512)", 8, {"expected an argument", "'='"}},
+      {"snapkv(,)", 8, {"expected an argument", "','"}},
+      {"snapkv(budget=512,)", 19, {"expected an argument", "')'"}},
+      {"snapkv(budget=512,,sinks=4)", 19, {"expected an argument", "','"}},
+      {"snapkv(budget=512 sinks=4)", 19, {"',' or ')'", "'s'"}},
+      {"snapkv(bud get=512)", 12, {"',' or ')'", "'g'"}},
+      {"snapkv(1.5=512)", 8, {"'1.5' is not the name of an option"}},
+      {"snapkv(max:7=512)", 8, {"'max:7' is not the name of an option"}},
+      {"snapkv(pool=max:)", 17, {"after ':'"}},
+      {"snapkv(recent=budget/)", 22, {"after '/'"}},
+      {"snapkv(protect=[)", 17, {"expected a row number"}},
+      {"snapkv(protect=[1.5])", 18, {"expected '..'"}},
+      {"snapkv(protect=[1..])", 20, {"expected a row number"}},
+      {"snapkv(protect=[1..2)", 21, {"expected ']'"}},
+      {"snapkv(protect=[1..2,])", 22, {"expected a row number"}},
+      {"snapkv(split=adaptive(floor=0.2)", 33, {"',' or ')'", "end of the spec"}},
+      {"none | kv", 10, {"expected '='", "kv"}},
+      {"none | kv=", 11, {"expected a codec", "end of the spec"}},
+      {"none | kv=+int8", 11, {"expected a codec", "'+'"}},
+      {"none | kv=center+", 18, {"expected a codec", "end of the spec"}},
+      {"none | kv=int8+", 16, {"expected a codec"}},
+      {"none | kv=int8,", 16, {"expected a store"}},
+      {"none | kv=int4(group=32", 24, {"',' or ')'", "int4"}},
+      {"none | =int8", 8, {"expected a store", "'='"}},
+      {"none | kv:int8", 10, {"expected '='", "':'"}},
+      {"none | tail", 12, {"expected '='", "tail"}},
+      {"none | tail=", 13, {"expected a number of rows"}},
+      {"none | schedule=", 17, {"expected a value for schedule"}},
+      {"none | nonfinite=(", 18, {"expected a value for nonfinite", "'('"}},
+      {"none | layers={kv=f16}", 14, {"expected '('", "layers"}},
+      {"none | layers()={kv=f16}", 15, {"expected a layer number"}},
+      {"none | layers(0)={kv=f16}", 16, {"'..' in a layer range", "0..0"}},
+      {"none | layers(0..)={kv=f16}", 18, {"expected a layer number"}},
+      {"none | layers(0..1={kv=f16}", 19, {"expected ')'"}},
+      {"none | layers(0..1){kv=f16}", 20, {"expected '='"}},
+      {"none | layers(0..1)=kv=f16", 21, {"expected '{'"}},
+      {"none | layers(0..1)={kv=f16", 28, {"expected '}'", "end of the spec"}},
+      {"none | layers(0..1)={}", 22, {"takes a store"}},
+      {"none | layers(0..1)={tail=3}", 22, {"takes a store"}},
+      {"none | layers(a..b)={kv=f16}", 15, {"expected a layer number", "'a'"}},
+  };
+  for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
+}
+
+TEST(MalformedSpec, MisplacedDuplicateAndUnknownPartsAreNamed) {
+  const Case cases[] = {
+      {"none | taill=4", 8, {"unknown option 'taill'", "did you mean tail?"}},
+      {"none | exactsinks=4", 8, {"unknown option", "did you mean exact_sinks?"}},
+      {"taill=4", 1, {"unknown option 'taill'", "did you mean tail?"}},
+      {"none | q=int8", 8, {"unknown option 'q'", "did you mean k?"}},
+      {"none | k8v5", 8, {"unknown section 'k8v5'", "did you mean k8v4?"}},
+      {"none | int8", 8, {"'int8' is a codec", "write kv=int8"}},
+      {"int8", 1, {"'int8' is a codec", "write kv=int8"}},
+      {"none | snapkv(budget=512)", 8, {"'snapkv' must come first"}},
+      {"kv=int8 | none", 11, {"'none' must come first"}},
+      {"none | kv=k8v4", 11, {"unknown codec", "'k8v4'"}},
+      {"none | tail=4, kv=int8", 16, {"kv= must come before the options"}},
+      {"none | kv=int8 | kv=int8", 18, {"k is given twice"}},
+      {"none | k=int8, kv=int4", 16, {"k is given twice"}},
+      {"none | v=int8, v=int4", 16, {"v is given twice"}},
+      {"none | kv=int8, v=int4", 17, {"v is given twice"}},
+      {"none | tail=1, tail=1", 16, {"tail is given twice"}},
+      {"none | exact_sinks=1 | exact_sinks=1", 24, {"exact_sinks is given twice"}},
+      {"none | schedule=once | schedule=once", 24, {"schedule is given twice"}},
+      {"none | nonfinite=zero | nonfinite=error", 25, {"nonfinite is given twice"}},
+      {"none | layers(0..1)={k=f16,k=int8}", 28, {"k is given twice"}},
+      {"none | layers(0..3,2..5)={kv=f16}", 20, {"2..5 overlaps 0..3"}},
+      {"none | layers(-4..-1)={kv=f16} | layers(-1..-1)={kv=int8}", 41, {"-1..-1 overlaps -4..-1"}},
+      {"none | layers(3..1)={kv=f16}", 15, {"3..1 runs backwards"}},
+      {"none | layers(-1..-2)={kv=f16}", 15, {"-1..-2 runs backwards"}},
+      {"none | layers(0..70000)={kv=f16}", 18, {"70000 is outside"}},
+      {"none | layers(0..99999999999999999999)={kv=f16}", 18, {"99999999999999999999 is outside"}},
+      {"none | tail=64MiB", 13, {"tail", "'64MiB' is not a number of rows"}},
+      {"none | tail=1.5", 13, {"tail", "'1.5' is not a number of rows"}},
+      {"none | tail=10%", 13, {"tail", "'10%' is not a number of rows"}},
+      {"none | tail=-1", 13, {"tail", "-1 is outside [0, "}},
+      {"none | exact_sinks=5000000000", 20, {"exact_sinks", "5000000000 is outside"}},
+      {"none | tail=99999999999999999999", 13, {"tail", "not a number of rows"}},
+      {"none | schedule=onse", 17, {"schedule", "'onse'", "did you mean once?"}},
+      {"none | nonfinite=zeros", 18, {"nonfinite", "did you mean zero?"}},
+  };
+  for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
+}
+
+TEST(MalformedSpec, StagesRefuseTheirArguments) {
+  const Case cases[] = {
+      {"snapkw(budget=512)", 1, {"snapkw", "did you mean snapkv?"}},
+      {"snapkv", 1, {"budget"}},
+      {"snapkv()", 1, {"budget"}},
+      {"snapkv(budget=512,windw=32)", 19, {"windw", "did you mean window?"}},
+      {"snapkv(budget=512,budget=512)", 19, {"budget", "twice"}},
+      {"snapkv(budget=512,window=32,window=16)", 29, {"window", "twice"}},
+      {"snapkv(budget=512,sym)", 19, {"sym"}},
+      {"snapkv(budget=0)", 15, {"budget"}},
+      {"snapkv(budget=0%)", 15, {"0%"}},
+      {"snapkv(budget=101%)", 15, {"101%"}},
+      {"snapkv(budget=nan)", 15, {"nan"}},
+      {"snapkv(budget=64M)", 15, {"64M"}},
+      {"snapkv(budget=25 %)", 18, {"',' or ')'"}},
+      {"snapkv(budget=512(3))", 15, {"512"}},
+      {"snapkv(budget=16,window=32,sinks=4)", 15, {"16", "sinks 4", "window 32"}},
+      {"snapkv(budget=512,window=x)", 26, {"window", "'x'"}},
+      {"snapkv(budget=512,pool=max:8)", 24, {"pool", "8"}},
+      {"snapkv(budget=512,pool=mix:7)", 24, {"pool", "mix"}},
+      {"snapkv(budget=512,causal=maybe)", 26, {"causal", "maybe"}},
+      {"none | kv=int9", 11, {"int9", "did you mean"}},
+      {"none | kv=turbo6", 11, {"turbo6", "did you mean turbo?"}},
+      {"none | kv=turbo(bits=6)", 22, {"bits", "6"}},
+      {"none | kv=turbo4(bits=3)", 18, {"bits", "twice"}},
+      {"none | kv=turbo4(sed=3)", 18, {"sed", "did you mean seed?"}},
+      {"none | kv=int4(grp=32)", 16, {"grp", "did you mean group?"}},
+      {"none | kv=int4(group=32,group=16)", 25, {"group", "twice"}},
+      {"none | kv=int4(group=x)", 22, {"group", "x"}},
+      {"none | kv=int4(sym,asym)", 11, {"either sym or asym"}},
+      {"none | kv=f16(seed=3)", 15, {"seed", "f16"}},
+      {"none | kv=center", 11, {"center"}},
+      {"none | kv=int8+int4", 11, {"int8"}},
+      {"none | kv=hadamard+turbo4", 11, {"hadamard", "turbo"}},
+      {"none | kv=centre+turbo4", 11, {"centre", "did you mean center?"}},
+      {"none | layers(0..1)={kv=int9}", 25, {"int9"}},
+  };
+  for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
+}
+
+TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
+  const Case cases[] = {
+      {"none | k8v4", 8, {"k8v4 is not available"}},
+      {"k8v4", 1, {"k8v4 is not available"}},
+      {"none | kivi2", 8, {"kivi2 is not available"}},
+      {"none | 4bit_nc", 8, {"4bit_nc is not available"}},
+      {"snapkv(budget=60%) | k=int8, v=int4 | cold(35%)={kv=int4}",
+       39,
+       {"cold(...) is not available"}},
+      {"none | tiers=[kv=int8; kv=int4]", 8, {"tiers=[...] is not available"}},
+      {"waterfill(budget=8x)", 1, {"waterfill", "not available"}},
+      {"none | schedule=per_chunk", 8, {"schedule=per_chunk is not available"}},
+      {"none | schedule=every(64)", 8, {"schedule=every is not available"}},
+      {"none | positions=renumber", 8, {"positions= is not supported"}},
+      {"velox_snapkv(budget=512)", 1, {"velox_snapkv", "not available"}},
+      {"snapkv_paper(budget=512)", 1, {"snapkv_paper", "not available"}},
+      {"key_norm(budget=512)", 1, {"key_norm", "not available"}},
+      {"lag(budget=512)", 1, {"lag", "not available"}},
+      {"mix(0.9*window_attention(window=32),0.1*key_norm,budget=512)", 1, {"mix", "not available"}},
+      {"none | kv=q8_0", 11, {"q8_0 is not available"}},
+      {"none | k=int8, v=fp8", 18, {"fp8 is not available"}},
+      {"none | kv=bf16", 11, {"bf16 is not available"}},
+      {"none | kv=int3", 11, {"int3 is not available"}},
+      {"none | kv=channel(bits=2,group=32)", 11, {"channel is not available"}},
+      {"none | kv=channel_scale+int8", 11, {"channel_scale is not available"}},
+      {"snapkv(budget=64MiB) | kv=turbo4", 15, {"64MiB is not available"}},
+      {"snapkv(budget=8x)", 15, {"8x is not available"}},
+      {"snapkv(budget=512,split=adaptive(floor=0.2))", 25, {"split=adaptive is not available"}},
+      {"snapkv(budget=512,select=chunk:16)", 26, {"select=chunk:16 is not available"}},
+  };
+  for (const Case& c : cases) ExpectRefused(c, ErrorCode::kUnsupported);
+}
+
+std::string Repeat(std::string_view text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+TEST(MalformedSpec, AbsurdSizesAreRefused) {
+  const Case cases[] = {
+      {"none | kv=f16" + std::string(20000, ' '), 16385, {"20013", "16384"}},
+      {"none | kv=" + std::string(65, 'a'), 11, {"longer than 64"}},
+      {"snapkv(budget=" + Repeat("1:", 40) + "1)", 15, {"longer than 64"}},
+      {Repeat("a(", 17), 34, {"deeper than 16"}},
+      {Repeat("a(", 8000), 34, {"deeper than 16"}},
+      {"none | kv=" + Repeat("center+", 16) + "int8", 123, {"more than 16 stages"}},
+  };
+  for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
+}
+
+TEST(MalformedSpec, OnlyPlainAsciiIsRead) {
+  using std::string_literals::operator""s;
+  const Case cases[] = {
+      {"none\0"s, 5, {"0x00", "ASCII"}},   {"none | kv=f16\x01", 14, {"0x01"}},
+      {"none | kv=f16\x7f", 14, {"0x7f"}}, {"none \xe2\x80\x93 kv=f16", 6, {"0xe2"}},
+      {"sn\xc3\xa4pkv", 3, {"0xc3"}},
+  };
+  for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace kvsieve

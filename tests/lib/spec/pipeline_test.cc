@@ -1,0 +1,144 @@
+#include "kvsieve/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace kvsieve {
+namespace {
+
+// Every example of docs/specs.md that this version builds, and one spec per feature.
+constexpr const char* kValidSpecs[] = {
+    "none | kv=f16",
+    "snapkv(budget=512)",
+    "snapkv(budget=25%,window=32,sinks=4,pool=max:7) | k=int8, v=int4(group=32) | tail=64",
+    "none | k=center+turbo(bits=4), v=turbo(bits=4) | layers(0..1,-2..-1)={kv=f16}",
+    "snapkv(budget=60%) | k=center+turbo4, v=turbo4",
+    "kv=int8",
+    "| kv=int8",
+    "tail=3",
+    "none | k=int8 | v=int4",
+    "none | kv=int4(group=row,sym)",
+    "none | kv=hadamard+int4",
+    "none | kv=turbo1 | exact_sinks=0",
+    "none | kv=turbo(bits=3,seed=18446744073709551615)",
+    "recency(budget=33.3%)",
+    "random(budget=10%,seed=7) | nonfinite=zero",
+    "output_perturbation(budget=12.5%) | kv=int8",
+    "window_attention(budget=512,queries=max,group=sum,pool=avg:5,scope=layer) | schedule=once",
+    "snapkv(budget=512,recent=budget/8,protect=[10..20,30..40],ties=high,min_tokens=100)",
+    "snapkv(budget=16,over_budget=budget)",
+    "none | kv=int4 | layers(5..6)={k=int8} | layers(-1..-1,0..1)={v=f16} | tail=7",
+};
+
+Pipeline Parsed(const std::string& spec) {
+  Result<Pipeline> pipeline = Pipeline::Parse(spec);
+  EXPECT_TRUE(pipeline.ok()) << spec << ": " << pipeline.message();
+  return *std::move(pipeline);
+}
+
+std::string Codecs(const StoreSpec& store) {
+  return store.key.back().name + "/" + store.value.back().name;
+}
+
+TEST(Pipeline, CanonicalParsesToItself) {
+  for (const char* spec : kValidSpecs) {
+    const Result<Pipeline> pipeline = Pipeline::Parse(spec);
+    ASSERT_TRUE(pipeline.ok()) << spec << ": " << pipeline.message();
+    const std::string canonical = pipeline->Canonical();
+    const Result<Pipeline> again = Pipeline::Parse(canonical);
+    ASSERT_TRUE(again.ok()) << canonical << ": " << again.message();
+    EXPECT_EQ(again->Canonical(), canonical);
+    EXPECT_EQ(again->exact_sinks(), pipeline->exact_sinks());
+    EXPECT_EQ(again->tail(), pipeline->tail());
+    EXPECT_EQ(again->nonfinite(), pipeline->nonfinite());
+    EXPECT_EQ(pipeline->Typed(), spec);
+  }
+}
+
+TEST(Pipeline, CanonicalWritesEveryDefaultInOneOrder) {
+  EXPECT_EQ(Parsed("tail=3 | nonfinite=zero | v=turbo4").Canonical(),
+            "none | k=f16, v=turbo(bits=4,seed=0,norm=matched) | exact_sinks=0 | tail=3 | "
+            "schedule=once | nonfinite=zero");
+  EXPECT_EQ(Parsed("none | kv=f16").Canonical(),
+            "none | kv=f16 | exact_sinks=0 | tail=0 | schedule=once | nonfinite=error");
+}
+
+TEST(Pipeline, EqualPipelinesHaveEqualCanonicalForms) {
+  EXPECT_EQ(Parsed("none | kv=turbo4").Canonical(),
+            Parsed("none|v = turbo(bits=4) | k=turbo(seed=0)").Canonical());
+  EXPECT_EQ(
+      Parsed("none | layers(-2..-1)={kv=f16} | layers(4..5,0..1)={k=int8}").Canonical(),
+      Parsed("none | layers(0..1,4..5)={k=int8,v=f16} | layers(-2..-1)={kv=f16}").Canonical());
+  EXPECT_EQ(Parsed("snapkv(budget=512)").Canonical(),
+            Parsed("window_attention(budget=512,sinks=4,pool=max:7)").Canonical());
+}
+
+TEST(Pipeline, CentredChainsKeepFourSinksExactUnlessToldOtherwise) {
+  EXPECT_EQ(Parsed("none | k=center+turbo4").exact_sinks(), 4);
+  EXPECT_EQ(Parsed("none | v=center+int8").exact_sinks(), 4);
+  EXPECT_EQ(Parsed("none | kv=int8 | layers(0..1)={k=center+int8}").exact_sinks(), 4);
+  EXPECT_EQ(Parsed("none | k=center+turbo4 | exact_sinks=0").exact_sinks(), 0);
+  EXPECT_EQ(Parsed("none | kv=turbo4").exact_sinks(), 0);
+  EXPECT_EQ(Parsed("none | kv=int8 | exact_sinks=9").exact_sinks(), 9);
+}
+
+TEST(Pipeline, LayerRangesAreInclusiveAndCountFromTheEnd) {
+  const Pipeline pipeline = Parsed("none | kv=int8 | layers(0..1,-2..-1)={kv=f16}");
+  ASSERT_TRUE(pipeline.CheckLayers(10).ok());
+  const bool expected_f16[] = {true, true, false, false, false, false, false, false, true, true};
+  for (int layer = 0; layer < 10; ++layer) {
+    EXPECT_EQ(Codecs(pipeline.StoreFor(layer, 10, 0)),
+              expected_f16[layer] ? "f16/f16" : "int8/int8")
+        << layer;
+  }
+}
+
+TEST(Pipeline, LayerRangesAreCheckedAgainstTheModel) {
+  const Pipeline pipeline = Parsed("none | kv=int8 | layers(0..1,-2..-1)={kv=f16}");
+  EXPECT_TRUE(pipeline.CheckLayers(3).ok());  // ranges of one option may meet: same store
+  EXPECT_TRUE(pipeline.CheckLayers(2).ok());
+  EXPECT_FALSE(pipeline.CheckLayers(1).ok());
+  EXPECT_NE(pipeline.CheckLayers(1).message().find("0..1"), std::string::npos);
+  EXPECT_NE(pipeline.CheckLayers(1).message().find("1 layers"), std::string::npos);
+
+  const Pipeline meeting = Parsed("none | layers(0..1)={kv=f16} | layers(-2..-1)={kv=int8}");
+  EXPECT_TRUE(meeting.CheckLayers(4).ok());
+  EXPECT_FALSE(meeting.CheckLayers(3).ok());
+  EXPECT_NE(meeting.CheckLayers(3).message().find("another layers option"), std::string::npos);
+
+  EXPECT_FALSE(Parsed("none | layers(3..-3)={kv=f16}").CheckLayers(5).ok());  // 3..2
+  EXPECT_TRUE(Parsed("none | layers(3..-3)={kv=f16}").CheckLayers(6).ok());
+  EXPECT_TRUE(Parsed("none").CheckLayers(0).ok());
+}
+
+TEST(Pipeline, ARangeOutsideTheModelDoesNotCrash) {
+  const Pipeline pipeline = Parsed("none | kv=int8 | layers(1..65535,-65535..-60000)={kv=f16}");
+  EXPECT_EQ(Codecs(pipeline.StoreFor(0, 2, 0)), "int8/int8");
+  EXPECT_EQ(Codecs(pipeline.StoreFor(1, 2, 0)), "f16/f16");
+}
+
+TEST(Pipeline, BuildStoreUsesEachSidesDimensionAndNamesTheLayer) {
+  LayerSpec layer;
+  layer.layer = 7;
+  layer.query_heads = layer.kv_heads = 1;
+  layer.key_dim = 64;
+  layer.value_dim = 96;
+  layer.scale = 0.125F;
+  const Pipeline good = Parsed("none | k=int8, v=int4(group=32)");
+  const Result<LayerStore> store = BuildStore(good.main_store(), layer);
+  ASSERT_TRUE(store.ok()) << store.message();
+  EXPECT_EQ(store->key->dim(), 64);
+  EXPECT_EQ(store->value->dim(), 96);
+  EXPECT_EQ(store->key->side(), Side::kKey);
+  EXPECT_EQ(store->value->side(), Side::kValue);
+
+  const Pipeline bad = Parsed("none | k=int8, v=int4(group=40)");
+  const Result<LayerStore> failed = BuildStore(bad.main_store(), layer);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_TRUE(failed.message().starts_with("column 2")) << failed.message();
+  EXPECT_NE(failed.message().find("layer 7"), std::string::npos) << failed.message();
+}
+
+}  // namespace
+}  // namespace kvsieve
