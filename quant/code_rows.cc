@@ -1,47 +1,76 @@
 #include "quant/code_rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace kvsieve::quant {
 namespace {
 
-constexpr int kPlaneWidths[] = {4, 2, 1};
+static_assert(std::endian::native == std::endian::little, "codes are packed as 64-bit words");
 
-// The planes of a code from the widest to the narrowest hold its bits from the low end: 3 bits
-// are bits 0..1 in the 2-bit plane and bit 2 in the 1-bit plane.
-void StoreBitPlanes(const BlockLayout& layout, std::uint8_t* to, const std::uint8_t* codes) {
-  int shift = 0;
-  for (const int width : kPlaneWidths) {
-    if ((layout.bits & width) == 0) continue;
-    const int per_byte = 8 / width;
-    const unsigned mask = (1U << width) - 1U;
-    for (int d = 0; d < layout.dim; d += per_byte) {
-      unsigned byte = 0;
-      for (int i = 0; i < per_byte; ++i) {
-        byte |= ((static_cast<unsigned>(codes[d + i]) >> shift) & mask) << (i * width);
-      }
-      *to++ = static_cast<std::uint8_t>(byte);
-    }
-    shift += width;
+// `width` ones in every `period` bits.
+constexpr std::uint64_t Mask(int width, int period) {
+  std::uint64_t mask = 0;
+  for (int at = 0; at < 64; at += period) mask |= ((std::uint64_t{1} << width) - 1) << at;
+  return mask;
+}
+
+// Eight codes, one a byte, of which kWidth bits count: packed to kWidth bytes from the low end.
+template <int kWidth>
+std::uint64_t PackEight(std::uint64_t codes) {
+  constexpr int kGap = 8 - kWidth;
+  codes &= Mask(kWidth, 8);
+  codes = (codes | codes >> kGap) & Mask(2 * kWidth, 16);
+  codes = (codes | codes >> 2 * kGap) & Mask(4 * kWidth, 32);
+  return (codes | codes >> 4 * kGap) & ((std::uint64_t{1} << 8 * kWidth) - 1);
+}
+
+template <int kWidth>
+std::uint64_t UnpackEight(std::uint64_t packed) {
+  constexpr int kGap = 8 - kWidth;
+  packed = (packed | packed << 4 * kGap) & Mask(4 * kWidth, 32);
+  packed = (packed | packed << 2 * kGap) & Mask(2 * kWidth, 16);
+  return (packed | packed << kGap) & Mask(kWidth, 8);
+}
+
+// One plane of a row: bits [shift, shift + kWidth) of its codes. Both return the plane's end.
+template <int kWidth>
+std::uint8_t* StorePlane(const std::uint8_t* codes, int dim, int shift, std::uint8_t* to) {
+  for (int d = 0; d < dim; d += 8, to += kWidth) {
+    std::uint64_t eight;
+    std::memcpy(&eight, codes + d, sizeof eight);
+    const std::uint64_t packed = PackEight<kWidth>(eight >> shift);
+    std::memcpy(to, &packed, kWidth);
   }
+  return to;
+}
+
+template <int kWidth>
+const std::uint8_t* LoadPlane(const std::uint8_t* from, int dim, int shift, std::uint8_t* codes) {
+  for (int d = 0; d < dim; d += 8, from += kWidth) {
+    std::uint64_t packed = 0;
+    std::memcpy(&packed, from, kWidth);
+    std::uint64_t eight = 0;
+    if (shift > 0) std::memcpy(&eight, codes + d, sizeof eight);
+    eight |= UnpackEight<kWidth>(packed) << shift;
+    std::memcpy(codes + d, &eight, sizeof eight);
+  }
+  return from;
+}
+
+// Planes from the widest to the narrowest hold a code's bits from the low end: 3 bits are bits
+// 0..1 in the 2-bit plane and bit 2 in the 1-bit plane. dim is a multiple of 8.
+void StoreBitPlanes(const BlockLayout& layout, std::uint8_t* to, const std::uint8_t* codes) {
+  if ((layout.bits & 4) != 0) to = StorePlane<4>(codes, layout.dim, 0, to);
+  if ((layout.bits & 2) != 0) to = StorePlane<2>(codes, layout.dim, 0, to);
+  if ((layout.bits & 1) != 0) StorePlane<1>(codes, layout.dim, layout.bits & 6, to);
 }
 
 void LoadBitPlanes(const BlockLayout& layout, const std::uint8_t* from, std::uint8_t* codes) {
-  int shift = 0;
-  for (const int width : kPlaneWidths) {
-    if ((layout.bits & width) == 0) continue;
-    const int per_byte = 8 / width;
-    const unsigned mask = (1U << width) - 1U;
-    for (int d = 0; d < layout.dim; d += per_byte) {
-      const unsigned byte = *from++;
-      for (int i = 0; i < per_byte; ++i) {
-        const unsigned part = ((byte >> (i * width)) & mask) << shift;
-        codes[d + i] = static_cast<std::uint8_t>(shift == 0 ? part : codes[d + i] | part);
-      }
-    }
-    shift += width;
-  }
+  if ((layout.bits & 4) != 0) from = LoadPlane<4>(from, layout.dim, 0, codes);
+  if ((layout.bits & 2) != 0) from = LoadPlane<2>(from, layout.dim, 0, codes);
+  if ((layout.bits & 1) != 0) LoadPlane<1>(from, layout.dim, layout.bits & 6, codes);
 }
 
 void StoreInt8(const BlockLayout& layout, std::uint8_t* block, int r, const std::uint8_t* codes) {
@@ -140,18 +169,27 @@ void LoadCodes(const BlockLayout& layout, ConstBlockRef block, int row_in_block,
   KVS_DCHECK(false);
 }
 
+// Layout fields go to locals: byte stores may alias them.
 void StoreF16Codes(const BlockLayout& layout, BlockRef block, int row_in_block,
                    const std::uint16_t* codes) {
-  for (int d = 0; d < layout.dim; ++d) {
-    std::memcpy(block.data + F16At(layout.side, layout.dim, row_in_block, d).byte, codes + d, 2);
+  const int dim = layout.dim;
+  std::uint8_t* to = block.data + F16At(layout.side, dim, row_in_block, 0).byte;
+  if (layout.side == Side::kValue) {
+    std::memcpy(to, codes, static_cast<std::size_t>(dim) * 2);
+    return;
   }
+  for (int d = 0; d < dim; ++d) std::memcpy(to + d * kPanelRows * 2, codes + d, 2);
 }
 
 void LoadF16Codes(const BlockLayout& layout, ConstBlockRef block, int row_in_block,
                   std::uint16_t* codes) {
-  for (int d = 0; d < layout.dim; ++d) {
-    std::memcpy(codes + d, block.data + F16At(layout.side, layout.dim, row_in_block, d).byte, 2);
+  const int dim = layout.dim;
+  const std::uint8_t* from = block.data + F16At(layout.side, dim, row_in_block, 0).byte;
+  if (layout.side == Side::kValue) {
+    std::memcpy(codes, from, static_cast<std::size_t>(dim) * 2);
+    return;
   }
+  for (int d = 0; d < dim; ++d) std::memcpy(codes + d, from + d * kPanelRows * 2, 2);
 }
 
 }  // namespace kvsieve::quant

@@ -38,7 +38,7 @@ class F16Codec final : public BlockCodec {
     for (int r = 0; r < count; ++r) KVS_RETURN_IF_ERROR(CheckRange(rows + r * stride, dim(), r));
     std::uint16_t codes[kMaxDim];
     for (int r = 0; r < count; ++r) {
-      for (int j = 0; j < dim(); ++j) codes[j] = ToF16(rows[r * stride + j]).bits;
+      RowToF16(rows + r * stride, dim(), codes);
       StoreF16Codes(layout(), block, first_row + r, codes);
     }
     return Status::Ok();
@@ -49,7 +49,7 @@ class F16Codec final : public BlockCodec {
     std::uint16_t codes[kMaxDim];
     for (int r = 0; r < count; ++r, rows += dim()) {
       LoadF16Codes(layout(), block, first_row + r, codes);
-      for (int j = 0; j < dim(); ++j) rows[j] = ToFloat(F16{codes[j]});
+      F16ToRow(codes, dim(), rows);
     }
   }
 

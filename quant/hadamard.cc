@@ -5,6 +5,7 @@
 
 #include "kvsieve/str_cat.h"
 #include "quant/registry.h"
+#include "quant/row_math.h"
 
 namespace kvsieve::quant {
 namespace {
@@ -24,10 +25,17 @@ class HadamardTransform final : public Transform {
  public:
   HadamardTransform(int dim, std::uint64_t seed, std::string canonical)
       : block_(HadamardBlock(dim)),
-        factor_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(block_)))),
-        signs_(static_cast<std::size_t>(dim)),
+        ones_(static_cast<std::size_t>(dim), 1.0F),
+        signs_(ones_),
+        factors_(static_cast<std::size_t>(dim),
+                 static_cast<float>(1.0 / std::sqrt(static_cast<double>(block_)))),
+        signed_factors_(factors_),
         canonical_(std::move(canonical)) {
-    for (int j = 0; j < dim; ++j) signs_[j] = NegatedDim(seed, j) ? -1.0F : 1.0F;
+    for (int j = 0; j < dim; ++j) {
+      if (!NegatedDim(seed, j)) continue;
+      signs_[j] = -1.0F;
+      signed_factors_[j] = -factors_[j];
+    }
   }
 
   std::string Canonical() const override { return canonical_; }
@@ -47,20 +55,18 @@ class HadamardTransform final : public Transform {
 
  private:
   int dim() const { return static_cast<int>(signs_.size()); }
-
   void Rotate(float* row) const {
-    for (int j = 0; j < dim(); ++j) row[j] *= signs_[j];
-    WalshHadamard(row, dim() / block_, block_);
-    for (int j = 0; j < dim(); ++j) row[j] *= factor_;
+    WalshHadamard(row, dim(), block_, signs_.data(), factors_.data());
   }
-  void RotateBack(float* row) const {  // H is its own inverse
-    WalshHadamard(row, dim() / block_, block_);
-    for (int j = 0; j < dim(); ++j) row[j] *= factor_ * signs_[j];
+  void RotateBack(float* row) const {  // H is its own inverse, and so is D
+    WalshHadamard(row, dim(), block_, ones_.data(), signed_factors_.data());
   }
 
   int block_;
-  float factor_;
+  std::vector<float> ones_;
   std::vector<float> signs_;
+  std::vector<float> factors_;
+  std::vector<float> signed_factors_;
   std::string canonical_;
 };
 
@@ -86,22 +92,6 @@ Result<std::shared_ptr<const Transform>> Make(const SpecCall& call, int dim) {
 
 bool NegatedDim(std::uint64_t seed, int j) {
   return (SplitMix64((seed << 32) + static_cast<std::uint64_t>(j)) >> 63) != 0;
-}
-
-void WalshHadamard(float* blocks, int count, int block) {
-  const int total = count * block;
-  for (int distance = 1; distance < block; distance *= 2) {
-    for (int first = 0; first < total; first += 2 * distance) {
-      float* low = blocks + first;
-      float* high = low + distance;
-      for (int i = 0; i < distance; ++i) {
-        const float a = low[i];
-        const float b = high[i];
-        low[i] = a + b;
-        high[i] = a - b;
-      }
-    }
-  }
 }
 
 std::shared_ptr<const Transform> MakeHadamard(int dim, std::uint64_t seed, std::string canonical) {

@@ -18,11 +18,6 @@ constexpr int HadamardBlock(int dim) { return dim & -dim; }
 // True when dimension j is negated: bit 63 of splitmix64(seed * 2^32 + j).
 bool NegatedDim(std::uint64_t seed, int j);
 
-// Unnormalised transform of `count` consecutive blocks of `block` elements, in place. Butterflies
-// of distance 1, 2, 4, ... in this order: each output is one fixed tree of f32 additions, so any
-// vector width gives the same bits.
-void WalshHadamard(float* blocks, int count, int block);
-
 // `canonical` is empty for a rotation that belongs to a codec and has no name in the spec.
 std::shared_ptr<const Transform> MakeHadamard(int dim, std::uint64_t seed, std::string canonical);
 

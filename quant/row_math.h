@@ -1,6 +1,6 @@
 // Arithmetic on one f32 row whose result decides stored bytes. The order of every sum is fixed
 // and nothing rounds differently on another target (IEEE f32 and f64, no contraction), so encoded
-// bytes are the same everywhere.
+// bytes are the same everywhere. Compiled once per instruction set.
 #ifndef KVSIEVE_QUANT_ROW_MATH_H_
 #define KVSIEVE_QUANT_ROW_MATH_H_
 
@@ -13,13 +13,14 @@
 
 namespace kvsieve::quant {
 
-// Largest |x|. Precondition: finite.
+// Largest |x|. Inf or NaN when the row holds one.
 float AbsMax(const float* row, int dim);
 
 struct MinMax {
   float min;
   float max;
 };
+// Precondition: finite, dim >= 1.
 MinMax FindMinMax(const float* row, int dim);
 
 // Sum of squares in f64: element j goes to partial sum j % 8, which are then added pairwise.
@@ -38,6 +39,16 @@ void RoundToCodes(const float* row, int dim, float zero, float scale, CodeRange 
 // codes[j] = how many of the `count` ascending thresholds are <= row[j]: a tie goes up.
 void CountThresholds(const float* row, int dim, const float* thresholds, int count,
                      std::uint8_t* codes);
+
+// Nearest-even f16 bits and back; as ToF16 and ToFloat, for finite values.
+void RowToF16(const float* row, int dim, std::uint16_t* codes);
+void F16ToRow(const std::uint16_t* codes, int dim, float* row);
+
+// In place: multiplies by `before` [dim], runs the unnormalised Walsh-Hadamard transform on each
+// block of `block` elements (a power of two that divides dim), multiplies by `after` [dim].
+// Butterflies of distance 1, 2, 4, ... in this order: every output is one fixed tree of f32
+// additions, so any vector width gives the same bits.
+void WalshHadamard(float* row, int dim, int block, const float* before, const float* after);
 
 // An error that names row and element when the row holds a NaN or Inf.
 Status CheckFinite(const float* row, int dim, std::int64_t row_index, std::string_view codec);

@@ -174,22 +174,29 @@ class TurboCodec final : public BlockCodec {
     return norm / CentroidNorm(codes.codes);
   }
 
-  // |c(codes)| from how often each magnitude occurs: a sum of at most 16 terms in one order.
+  // |c(codes)| from how often each magnitude occurs: a sum of at most 16 terms in one order. Four
+  // histograms, because equal codes in a row would wait for each other's store.
   double CentroidNorm(const std::uint8_t* codes) const {
-    int counts[1 << kMaxTurboBits] = {};
-    for (int j = 0; j < dim(); ++j) ++counts[codes[j]];
+    constexpr int kHistograms = 4;
+    int counts[kHistograms][1 << kMaxTurboBits] = {};
+    for (int j = 0; j < dim(); j += kHistograms) {
+      for (int i = 0; i < kHistograms; ++i) ++counts[i][codes[j + i]];
+    }
     double sum = 0;
     const int half = book_.levels / 2;
-    for (int i = 0; i < half; ++i) {
-      const double c = book_.centroids[half + i];
-      sum += c * c * (counts[half + i] + counts[half - 1 - i]);
+    for (int m = 0; m < half; ++m) {
+      int count = 0;
+      for (const auto& histogram : counts) count += histogram[half + m] + histogram[half - 1 - m];
+      const double c = book_.centroids[half + m];
+      sum += c * c * count;
     }
     return std::sqrt(sum);
   }
 
   // The row's scale where it may pass what f16 holds, else 0: most rows need no second coding.
   double LargeScale(const float* row) const {
-    if (std::sqrt(SumSquares(row, dim())) <= kNormToCheck) return 0.0;
+    const double longest = AbsMax(row, dim()) * std::sqrt(static_cast<double>(dim()));
+    if (longest <= kNormToCheck) return 0.0;
     CodeRow codes;
     return Quantize(row, codes);
   }
