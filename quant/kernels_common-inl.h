@@ -45,6 +45,42 @@ struct Ahead {
   }
 };
 
+// kLanes scales or zero points.
+HWY_INLINE VF LoadScales(ScaleType type, const std::uint16_t* from) {
+  const DF df;
+  if (type == ScaleType::kF16) {
+    const hn::Rebind<hwy::float16_t, DF> dh;
+    return hn::PromoteTo(df, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
+  }
+  const hn::RebindToUnsigned<DI> du;
+  const hn::Rebind<std::uint16_t, DF> dh;
+  return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(dh, from))));
+}
+
+// Lane i % 4 of the result is the reduction, by Op, of all lanes of the i-th argument.
+template <class Op>
+HWY_INLINE VF ReduceFour(VF a, VF b, VF c, VF d) {
+  const DF df;
+  const hn::Repartition<double, DF> d64;
+  const VF ab = Op()(hn::InterleaveLower(df, a, b), hn::InterleaveUpper(df, a, b));
+  const VF cd = Op()(hn::InterleaveLower(df, c, d), hn::InterleaveUpper(df, c, d));
+  const auto ab64 = hn::BitCast(d64, ab);
+  const auto cd64 = hn::BitCast(d64, cd);
+  VF all = Op()(hn::BitCast(df, hn::InterleaveLower(d64, ab64, cd64)),
+                hn::BitCast(df, hn::InterleaveUpper(d64, ab64, cd64)));
+  all = Op()(all, hn::ConcatLowerUpper(df, all, all));
+#if HWY_TARGET == HWY_AVX3
+  all = Op()(all, hn::SwapAdjacentBlocks(all));
+#endif
+  return all;
+}
+struct MaxOp {
+  HWY_INLINE VF operator()(VF a, VF b) const { return hn::Max(a, b); }
+};
+struct SumOp {
+  HWY_INLINE VF operator()(VF a, VF b) const { return hn::Add(a, b); }
+};
+
 }  // namespace HWY_NAMESPACE
 }  // namespace kvsieve::quant
 HWY_AFTER_NAMESPACE();

@@ -7,7 +7,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "quant/kernels_int-inl.h"
+#include "quant/kernels_int_key-inl.h"
+#include "quant/kernels_int_value-inl.h"
 
 #if HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();

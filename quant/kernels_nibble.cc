@@ -10,7 +10,8 @@
 #include <hwy/highway.h>
 
 #include "kvsieve/targets.h"
-#include "quant/kernels_int-inl.h"
+#include "quant/kernels_int_key-inl.h"
+#include "quant/kernels_int_value-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvsieve::quant {

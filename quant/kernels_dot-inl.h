@@ -1,0 +1,228 @@
+// Products of integer codes with 16-bit multipliers, for AVX2 and AVX-512: included once per target
+// by the units of the int8 and nibble formats, and again by their VNNI units.
+//
+// A vector has one i32 lane per row (keys) or per dim (values); the four codes of a quad lie in
+// that lane's bytes. `Dot` multiplies a quad by the query or the weights and adds the products to
+// the lane. `Format` turns stored bytes into codes. Both are template arguments, so the loops hold
+// no branch on the format. Sums are named members because g++ 12 spills arrays of vectors.
+#if defined(KVSIEVE_QUANT_KERNELS_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVSIEVE_QUANT_KERNELS_DOT_INL_H_
+#undef KVSIEVE_QUANT_KERNELS_DOT_INL_H_
+#else
+#define KVSIEVE_QUANT_KERNELS_DOT_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quant/kernels_common-inl.h"
+#include "quant/kernels_query.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace kvsieve::quant {
+namespace HWY_NAMESPACE {
+
+// What is known of codes when they are widened.
+enum class Sign { kSigned, kUnsigned };
+
+// Two multiplier words of one quad, broadcast: see kernels_query.h.
+struct Words {
+  VI first, second;
+};
+HWY_INLINE Words BroadcastWords(const std::int32_t* words) {
+  const DI di;
+  return {hn::Set(di, words[0]), hn::Set(di, words[1])};
+}
+
+// 16-bit multiply-add pairs; multipliers in QueryForm::kPairs.
+struct MaddDot {
+  static constexpr QueryForm kForm = QueryForm::kPairs;
+  static constexpr float kWeightLimit = 32767.0F;
+  struct Codes {
+    V16 even, odd;
+  };
+  struct Sum {
+    VI sum;
+  };
+
+  template <Sign kSign>
+  static HWY_INLINE Codes Widen(V8 bytes) {
+    const D16 d16;
+    const V16 pairs = hn::BitCast(d16, bytes);
+    if constexpr (kSign == Sign::kSigned) {
+      return {hn::ShiftRight<8>(hn::ShiftLeft<8>(pairs)), hn::ShiftRight<8>(pairs)};
+    } else {
+      const hn::RebindToUnsigned<D16> du16;
+      return {hn::And(pairs, hn::Set(d16, 0xFF)),
+              hn::BitCast(d16, hn::ShiftRight<8>(hn::BitCast(du16, pairs)))};
+    }
+  }
+  static HWY_INLINE Sum Start(std::int32_t value) { return {hn::Set(DI(), value)}; }
+  static HWY_INLINE void AddKey(Sum& s, Codes codes, Words q) {
+    const DI di;
+    const D16 d16;
+    VI unused = hn::Zero(di);
+    s.sum = hn::ReorderWidenMulAccumulate(di, codes.even, hn::BitCast(d16, q.first), s.sum, unused);
+    s.sum = hn::ReorderWidenMulAccumulate(di, codes.odd, hn::BitCast(d16, q.second), s.sum, unused);
+  }
+  static HWY_INLINE void AddValue(Sum& s, Codes codes, Words w) { AddKey(s, codes, w); }
+  static HWY_INLINE VI Finish(Sum s) { return s.sum; }
+
+  // Four rounded weights per 128 bits to the two words of their quad.
+  static HWY_INLINE VI WeightWords(VI rounded) {
+    const D8 d8;
+    alignas(16) static constexpr std::uint8_t kBytes[16] = {0, 1, 8, 9, 4, 5, 12, 13,
+                                                            0, 1, 8, 9, 4, 5, 12, 13};
+    return hn::BitCast(DI(),
+                       hn::TableLookupBytes(hn::BitCast(d8, rounded), hn::LoadDup128(d8, kBytes)));
+  }
+};
+
+#if HWY_TARGET == HWY_AVX3
+// VNNI byte products: the 16-bit multiplier as two bytes, one sum for each. Only where
+// VnniActive(); assembly, because Highway 1.0.3 has no such operation and no target that names
+// the feature. The instruction multiplies unsigned by signed bytes. Keys: codes unsigned, query
+// signed. Values: weights unsigned, codes signed.
+struct VnniDot {
+  static constexpr QueryForm kForm = QueryForm::kBytes;
+  static constexpr float kWeightLimit = 65535.0F;
+  using Codes = V8;
+  struct Sum {
+    VI high, low;
+  };
+
+  template <Sign kSign>
+  static HWY_INLINE Codes Widen(V8 bytes) {
+    return bytes;
+  }
+  static HWY_INLINE Sum Start(std::int32_t value) { return {hn::Zero(DI()), hn::Set(DI(), value)}; }
+  static HWY_INLINE void AddKey(Sum& s, Codes codes, Words q) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(s.high.raw) : "v"(codes.raw), "v"(q.first.raw));
+    asm("vpdpbusd %2, %1, %0" : "+v"(s.low.raw) : "v"(codes.raw), "v"(q.second.raw));
+  }
+  static HWY_INLINE void AddValue(Sum& s, Codes codes, Words w) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(s.high.raw) : "v"(w.first.raw), "v"(codes.raw));
+    asm("vpdpbusd %2, %1, %0" : "+v"(s.low.raw) : "v"(w.second.raw), "v"(codes.raw));
+  }
+  // May wrap on the way; the result is in range (IntQueryLimit), so it is exact.
+  static HWY_INLINE VI Finish(Sum s) { return hn::Add(hn::ShiftLeft<8>(s.high), s.low); }
+
+  static HWY_INLINE VI WeightWords(VI rounded) {
+    const D8 d8;
+    alignas(16) static constexpr std::uint8_t kBytes[16] = {1, 5, 9, 13, 0, 4, 8, 12,
+                                                            1, 5, 9, 13, 0, 4, 8, 12};
+    return hn::BitCast(DI(),
+                       hn::TableLookupBytes(hn::BitCast(d8, rounded), hn::LoadDup128(d8, kBytes)));
+  }
+};
+#endif  // HWY_AVX3
+
+// Formats: bytes as stored to codes. Key codes are unsigned with kKeyOffset added to the true
+// code; value codes are true codes of sign kValueSign.
+struct Int8Format {
+  static constexpr int kQuadsPerUnit = 1;
+  static constexpr std::int32_t kKeyOffset = 128;
+  static constexpr Sign kValueSign = Sign::kSigned;
+  template <Side kSide>
+  struct Reader {
+    explicit HWY_INLINE Reader(const Codebook*) {}
+    HWY_INLINE V8 Low(V8 raw) const {
+      if constexpr (kSide == Side::kValue) return raw;
+      return hn::Xor(raw, hn::Set(D8(), 0x80));
+    }
+    HWY_INLINE V8 High(V8 raw) const { return raw; }
+  };
+};
+
+struct NibbleFormat {
+  static constexpr int kQuadsPerUnit = 2;
+  static constexpr std::int32_t kKeyOffset = 0;
+  static constexpr Sign kValueSign = Sign::kUnsigned;
+  template <Side kSide>
+  struct Reader {
+    explicit HWY_INLINE Reader(const Codebook*) {}
+    HWY_INLINE V8 Low(V8 raw) const { return hn::And(raw, hn::Set(D8(), 0x0F)); }
+    HWY_INLINE V8 High(V8 raw) const {
+      const hn::RebindToUnsigned<D16> du16;
+      const auto shifted = hn::BitCast(D8(), hn::ShiftRight<4>(hn::BitCast(du16, raw)));
+      return hn::And(shifted, hn::Set(D8(), 0x0F));
+    }
+  };
+};
+
+// Nibbles that select one of 16 signed levels.
+struct CodebookFormat {
+  static constexpr int kQuadsPerUnit = 2;
+  static constexpr std::int32_t kKeyOffset = 128;
+  static constexpr Sign kValueSign = Sign::kSigned;
+  template <Side kSide>
+  struct Reader {
+    V8 table;
+    NibbleFormat::Reader<kSide> nibbles;
+    explicit HWY_INLINE Reader(const Codebook* codebook) : nibbles(codebook) {
+      const D8 d8;
+      alignas(16) std::uint8_t levels[16];
+      for (int i = 0; i < 16; ++i) levels[i] = static_cast<std::uint8_t>(codebook->level[i]);
+      table = hn::LoadDup128(d8, levels);
+      if constexpr (kSide == Side::kKey) table = hn::Xor(table, hn::Set(d8, 0x80));
+    }
+    HWY_INLINE V8 Low(V8 raw) const { return hn::TableLookupBytes(table, nibbles.Low(raw)); }
+    HWY_INLINE V8 High(V8 raw) const { return hn::TableLookupBytes(table, nibbles.High(raw)); }
+  };
+};
+
+constexpr int kPairLines = kLanes * 2 * 4 / 64;
+
+// Sums of up to 4 heads over two vectors.
+template <class Dot>
+struct Sums {
+  typename Dot::Sum a0, a1, b0, b1, c0, c1, d0, d1;
+};
+
+template <class Dot, int kHeads>
+HWY_INLINE void StartSums(Sums<Dot>& s, const std::int32_t start[kHeadTile]) {
+  s.a0 = s.a1 = Dot::Start(start[0]);
+  if constexpr (kHeads > 1) s.b0 = s.b1 = Dot::Start(start[1]);
+  if constexpr (kHeads > 2) s.c0 = s.c1 = Dot::Start(start[2]);
+  if constexpr (kHeads > 3) s.d0 = s.d1 = Dot::Start(start[3]);
+}
+
+template <class Dot, Side kSide, int kVectors>
+HWY_INLINE void AddOne(typename Dot::Sum& s0, typename Dot::Sum& s1, typename Dot::Codes codes0,
+                       typename Dot::Codes codes1, const std::int32_t* words) {
+  const Words w = BroadcastWords(words);
+  if constexpr (kSide == Side::kKey) {
+    Dot::AddKey(s0, codes0, w);
+    if constexpr (kVectors > 1) Dot::AddKey(s1, codes1, w);
+  } else {
+    Dot::AddValue(s0, codes0, w);
+    if constexpr (kVectors > 1) Dot::AddValue(s1, codes1, w);
+  }
+}
+
+// One quad: words of head h at words + h * stride.
+template <class Dot, Side kSide, int kHeads, int kVectors>
+HWY_INLINE void AddQuad(Sums<Dot>& s, typename Dot::Codes codes0, typename Dot::Codes codes1,
+                        const std::int32_t* words) {
+  constexpr int kStride = kSide == Side::kKey ? 2 : kBlockRows;
+  AddOne<Dot, kSide, kVectors>(s.a0, s.a1, codes0, codes1, words);
+  if constexpr (kHeads > 1) {
+    AddOne<Dot, kSide, kVectors>(s.b0, s.b1, codes0, codes1, words + kStride);
+  }
+  if constexpr (kHeads > 2) {
+    AddOne<Dot, kSide, kVectors>(s.c0, s.c1, codes0, codes1, words + 2 * kStride);
+  }
+  if constexpr (kHeads > 3) {
+    AddOne<Dot, kSide, kVectors>(s.d0, s.d1, codes0, codes1, words + 3 * kStride);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvsieve::quant
+HWY_AFTER_NAMESPACE();
+#endif  // AVX2, AVX3
+
+#endif  // KVSIEVE_QUANT_KERNELS_DOT_INL_H_

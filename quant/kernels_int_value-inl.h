@@ -1,0 +1,227 @@
+// Weighted sums of integer codes of one block, for AVX2 and AVX-512. See kernels_dot-inl.h.
+#if defined(KVSIEVE_QUANT_KERNELS_INT_VALUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVSIEVE_QUANT_KERNELS_INT_VALUE_INL_H_
+#undef KVSIEVE_QUANT_KERNELS_INT_VALUE_INL_H_
+#else
+#define KVSIEVE_QUANT_KERNELS_INT_VALUE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "quant/kernels_dot-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace kvsieve::quant {
+namespace HWY_NAMESPACE {
+
+// Rows up to the end of the last panel in use.
+HWY_INLINE int PanelRows(const KernelBlock& b) {
+  return (b.rows + kPanelRows - 1) / kPanelRows * kPanelRows;
+}
+
+// Weights times the scales of one group, rounded.
+struct GroupWeights {
+  alignas(64) std::int32_t words[kHeadTile][kBlockRows];  // [row / 4] at 4 i32, two of them used
+  alignas(64) float step[kLanes];      // of head h: weight * scale ~ step * rounded
+  alignas(64) float zero_sum[kLanes];  // of head h: sum of weight * zero point
+};
+
+// One vector of each head.
+struct HeadVectors {
+  VF a, b, c, d;
+};
+
+template <int kHeads>
+HWY_INLINE HeadVectors LoadWeights(const float* weights) {
+  const DF df;
+  HeadVectors w;
+  w.a = w.b = w.c = w.d = hn::LoadU(df, weights);
+  if constexpr (kHeads > 1) w.b = hn::LoadU(df, weights + kBlockRows);
+  if constexpr (kHeads > 2) w.c = hn::LoadU(df, weights + 2 * kBlockRows);
+  if constexpr (kHeads > 3) w.d = hn::LoadU(df, weights + 3 * kBlockRows);
+  return w;
+}
+
+// Adding 2^23 to a number below it leaves its nearest integer in the low mantissa bits.
+template <class Dot>
+HWY_INLINE void StoreRounded(VF scaled, VF inverse, std::int32_t* words) {
+  const VF rounded = hn::MulAdd(scaled, inverse, hn::Set(DF(), 8388608.0F));
+  hn::Store(Dot::WeightWords(hn::BitCast(DI(), rounded)), DI(), words);
+}
+
+template <class Dot, int kHeads>
+HWY_INLINE void RoundWeights(const KernelBlock& b, const float* weights, const float* scales,
+                             VF inverse, GroupWeights& out) {
+  const DF df;
+  const VF inverse_a = hn::Broadcast<0>(inverse);
+  const VF inverse_b = hn::Broadcast<1>(inverse);
+  const VF inverse_c = hn::Broadcast<2>(inverse);
+  const VF inverse_d = hn::Broadcast<3>(inverse);
+  for (int r = 0; r < PanelRows(b); r += kLanes) {
+    const VF scale = hn::Load(df, scales + r);
+    const HeadVectors w = LoadWeights<kHeads>(weights + r);
+    StoreRounded<Dot>(hn::Mul(w.a, scale), inverse_a, out.words[0] + r);
+    if constexpr (kHeads > 1) {
+      StoreRounded<Dot>(hn::Mul(w.b, scale), inverse_b, out.words[1] + r);
+    }
+    if constexpr (kHeads > 2) {
+      StoreRounded<Dot>(hn::Mul(w.c, scale), inverse_c, out.words[2] + r);
+    }
+    if constexpr (kHeads > 3) {
+      StoreRounded<Dot>(hn::Mul(w.d, scale), inverse_d, out.words[3] + r);
+    }
+  }
+}
+
+// All heads at once, so that the scales are widened and the maxima reduced once.
+template <class Dot, int kHeads>
+HWY_INLINE void PrepareGroup(const KernelBlock& b, const float* weights, int g, GroupWeights& out) {
+  const DF df;
+  const std::ptrdiff_t plane = static_cast<std::ptrdiff_t>(g) * b.capacity_rows;
+  const VF level_scale = hn::Set(df, b.codebook == nullptr ? 1.0F : b.codebook->level_scale);
+  alignas(64) float scales[kBlockRows];
+  HeadVectors most, zeros;
+  most.a = most.b = most.c = most.d = hn::Zero(df);
+  zeros.a = zeros.b = zeros.c = zeros.d = hn::Zero(df);
+  for (int r = 0; r < PanelRows(b); r += kLanes) {
+    const VF scale = hn::Mul(LoadScales(b.scale_type, b.scales + plane + r), level_scale);
+    hn::Store(scale, df, scales + r);
+    const HeadVectors w = LoadWeights<kHeads>(weights + r);
+    most.a = hn::Max(most.a, hn::Mul(w.a, scale));
+    if constexpr (kHeads > 1) most.b = hn::Max(most.b, hn::Mul(w.b, scale));
+    if constexpr (kHeads > 2) most.c = hn::Max(most.c, hn::Mul(w.c, scale));
+    if constexpr (kHeads > 3) most.d = hn::Max(most.d, hn::Mul(w.d, scale));
+    if (b.zeros == nullptr) continue;
+    const VF zero = LoadScales(ScaleType::kF16, b.zeros + plane + r);
+    zeros.a = hn::MulAdd(w.a, zero, zeros.a);
+    if constexpr (kHeads > 1) zeros.b = hn::MulAdd(w.b, zero, zeros.b);
+    if constexpr (kHeads > 2) zeros.c = hn::MulAdd(w.c, zero, zeros.c);
+    if constexpr (kHeads > 3) zeros.d = hn::MulAdd(w.d, zero, zeros.d);
+  }
+  // The floor keeps the quotient finite; what is below it is as good as zero.
+  const VF largest =
+      hn::Max(ReduceFour<MaxOp>(most.a, most.b, most.c, most.d), hn::Set(df, 1e-30F));
+  hn::Store(hn::Mul(largest, hn::Set(df, 1.0F / Dot::kWeightLimit)), df, out.step);
+  hn::Store(ReduceFour<SumOp>(zeros.a, zeros.b, zeros.c, zeros.d), df, out.zero_sum);
+  RoundWeights<Dot, kHeads>(b, weights, scales, hn::Div(hn::Set(df, Dot::kWeightLimit), largest),
+                            out);
+}
+
+// acc += step * sums + zero_sum, on the first `count` lanes.
+HWY_INLINE void AddToAccumulator(VI sum, float step, float zero_sum, int count, float* acc) {
+  const DF df;
+  const VF add = hn::MulAdd(hn::ConvertTo(df, sum), hn::Set(df, step), hn::Set(df, zero_sum));
+  if (count >= kLanes) return hn::StoreU(hn::Add(add, hn::LoadU(df, acc)), df, acc);
+  const auto mask = hn::FirstN(df, static_cast<std::size_t>(count));
+  hn::BlendedStore(hn::Add(add, hn::MaskedLoad(mask, df, acc)), mask, df, acc);
+}
+
+// kVectors vectors of dims from `codes` on. One vector may be partial: `count` dims.
+template <class Dot, class Format, int kHeads, int kVectors>
+HWY_INLINE void ValueTile(const std::uint8_t* codes, std::size_t unit_stride, int units,
+                          const typename Format::template Reader<Side::kValue>& reader,
+                          const GroupWeights& w, int count, float* acc, int acc_stride,
+                          Ahead& ahead) {
+  const D8 d8;
+  const DI di;
+  const auto mask = hn::FirstN(di, static_cast<std::size_t>(count));
+  static constexpr std::int32_t kNone[kHeadTile] = {};
+  Sums<Dot> s;
+  StartSums<Dot, kHeads>(s, kNone);
+  const std::int32_t* words = w.words[0];
+  for (int u = 0; u < units; ++u) {
+    V8 raw0, raw1;
+    if constexpr (kVectors > 1) {
+      raw0 = hn::LoadU(d8, codes);
+      raw1 = hn::LoadU(d8, codes + kVectorBytes);
+    } else {
+      raw0 =
+          hn::BitCast(d8, hn::MaskedLoad(mask, di, reinterpret_cast<const std::int32_t*>(codes)));
+      raw1 = raw0;
+    }
+    constexpr Sign kSign = Format::kValueSign;
+    AddQuad<Dot, Side::kValue, kHeads, kVectors>(s, Dot::template Widen<kSign>(reader.Low(raw0)),
+                                                 Dot::template Widen<kSign>(reader.Low(raw1)),
+                                                 words);
+    if constexpr (Format::kQuadsPerUnit > 1) {
+      AddQuad<Dot, Side::kValue, kHeads, kVectors>(s, Dot::template Widen<kSign>(reader.High(raw0)),
+                                                   Dot::template Widen<kSign>(reader.High(raw1)),
+                                                   words + 4);
+    }
+    words += 4 * Format::kQuadsPerUnit;
+    codes += unit_stride;
+    ahead.Step<kPairLines * kVectors / 2>();
+  }
+  AddToAccumulator(Dot::Finish(s.a0), w.step[0], w.zero_sum[0], count, acc);
+  if constexpr (kVectors > 1) {
+    AddToAccumulator(Dot::Finish(s.a1), w.step[0], w.zero_sum[0], kLanes, acc + kLanes);
+  }
+  if constexpr (kHeads > 1) {
+    AddToAccumulator(Dot::Finish(s.b0), w.step[1], w.zero_sum[1], count, acc + acc_stride);
+    if constexpr (kVectors > 1) {
+      AddToAccumulator(Dot::Finish(s.b1), w.step[1], w.zero_sum[1], kLanes,
+                       acc + acc_stride + kLanes);
+    }
+  }
+  if constexpr (kHeads > 2) {
+    AddToAccumulator(Dot::Finish(s.c0), w.step[2], w.zero_sum[2], count, acc + 2 * acc_stride);
+    if constexpr (kVectors > 1) {
+      AddToAccumulator(Dot::Finish(s.c1), w.step[2], w.zero_sum[2], kLanes,
+                       acc + 2 * acc_stride + kLanes);
+    }
+  }
+  if constexpr (kHeads > 3) {
+    AddToAccumulator(Dot::Finish(s.d0), w.step[3], w.zero_sum[3], count, acc + 3 * acc_stride);
+    if constexpr (kVectors > 1) {
+      AddToAccumulator(Dot::Finish(s.d1), w.step[3], w.zero_sum[3], kLanes,
+                       acc + 3 * acc_stride + kLanes);
+    }
+  }
+}
+
+template <class Dot, class Format, int kHeads>
+HWY_NOINLINE void AccumulateHeads(const KernelBlock& b, const float* weights, float* acc) {
+  constexpr int kUnitRows = 4 * Format::kQuadsPerUnit;
+  const typename Format::template Reader<Side::kValue> reader(b.codebook);
+  const int units = (b.rows + kUnitRows - 1) / kUnitRows;
+  const std::size_t unit_stride = static_cast<std::size_t>(b.dim) * 4;
+  const int acc_stride = AccumulatorStride(b.dim);
+  Ahead ahead(b);
+  GroupWeights group_weights;
+  for (int g = 0; g < b.dim / b.group; ++g) {
+    PrepareGroup<Dot, kHeads>(b, weights, g, group_weights);
+    ahead.Step<2>();
+    const int end = (g + 1) * b.group;
+    int d = g * b.group;
+    for (; d + 2 * kLanes <= end; d += 2 * kLanes) {
+      ValueTile<Dot, Format, kHeads, 2>(b.codes + static_cast<std::size_t>(d) * 4, unit_stride,
+                                        units, reader, group_weights, kLanes, acc + d, acc_stride,
+                                        ahead);
+    }
+    for (; d < end; d += kLanes) {
+      ValueTile<Dot, Format, kHeads, 1>(b.codes + static_cast<std::size_t>(d) * 4, unit_stride,
+                                        units, reader, group_weights, std::min(end - d, kLanes),
+                                        acc + d, acc_stride, ahead);
+    }
+  }
+}
+
+template <class Dot, class Format>
+HWY_INLINE void AccumulateBlock(const KernelBlock& b, const float* weights, int heads, float* acc) {
+  if (heads == 1) return AccumulateHeads<Dot, Format, 1>(b, weights, acc);
+  if (heads == 2) return AccumulateHeads<Dot, Format, 2>(b, weights, acc);
+  if (heads == 3) return AccumulateHeads<Dot, Format, 3>(b, weights, acc);
+  AccumulateHeads<Dot, Format, 4>(b, weights, acc);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvsieve::quant
+HWY_AFTER_NAMESPACE();
+#endif  // AVX2, AVX3
+
+#endif  // KVSIEVE_QUANT_KERNELS_INT_VALUE_INL_H_
