@@ -1,0 +1,18 @@
+// The table of `kvsieve compare`.
+#ifndef KVSIEVE_TOOLS_COMPARE_TABLE_H_
+#define KVSIEVE_TOOLS_COMPARE_TABLE_H_
+
+#include <cstdio>
+
+#include "kvsieve/eval/compare.h"
+
+namespace kvsieve::tools {
+
+void PrintCompareTable(std::FILE* out, const eval::Comparison& comparison);
+
+// "smollm2.safetensors: 1024 prompt tokens, 48 eval tokens, 5 layers; AVX2, 2 threads; ..."
+void PrintSetting(std::FILE* out, const eval::Comparison& comparison);
+
+}  // namespace kvsieve::tools
+
+#endif  // KVSIEVE_TOOLS_COMPARE_TABLE_H_

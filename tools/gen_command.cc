@@ -1,0 +1,73 @@
+// kvsieve gen -o TRACE [--preset NAME] [--tokens N] [--seed S] ...
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "kvsieve/eval/generate.h"
+#include "kvsieve/str_cat.h"
+#include "tools/context.h"
+#include "tools/output.h"
+
+namespace kvsieve::tools {
+namespace {
+
+struct GenCommand {
+  eval::GenerateOptions options;
+  std::string dtype = "f16";
+  std::string out;
+};
+
+Status RunGen(Context& context, const GenCommand& command) {
+  KVS_RETURN_IF_ERROR(CheckOutputFile("--output", command.out));
+  eval::GenerateOptions options = command.options;
+  for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+    if (command.dtype == ElementName(type)) options.dtype = type;
+  }
+  KVS_RETURN_IF_ERROR(eval::GenerateTrace(options, command.out));
+  if (!context.quiet) {
+    std::printf("%s: %s, %lld tokens, seed %llu\n", command.out.c_str(), options.preset.c_str(),
+                static_cast<long long>(options.tokens),
+                static_cast<unsigned long long>(options.seed));
+  }
+  return {};
+}
+
+std::string PresetsFooter() {
+  std::string out = "Presets:\n";
+  for (const StageInfo& preset : eval::GeneratePresets()) {
+    const std::string gap(preset.name.size() < 12 ? 12 - preset.name.size() : 1, ' ');
+    out += StrCat("  ", preset.name, gap, preset.summary, "\n");
+  }
+  return out;
+}
+
+}  // namespace
+
+void AddGen(CLI::App& app, Context& context) {
+  auto command = std::make_shared<GenCommand>();
+  CLI::App* gen = AddCommand(app, context, "gen", "Write a synthetic trace with known structure",
+                             command, RunGen);
+  eval::GenerateOptions& options = command->options;
+  const auto add = [&](const char* name, auto& value, const char* what) {
+    gen->add_option(name, value, what)->capture_default_str();
+  };
+  gen->add_option("-o,--output", command->out, "Trace file to write")
+      ->required()
+      ->type_name("FILE");
+  add("--preset", options.preset, "What it holds, see below");
+  add("--tokens", options.tokens, "Prompt rows");
+  add("--seed", options.seed, "Of the noise");
+  add("--layers", options.layers, "Layers");
+  add("--query-heads", options.query_heads, "Query heads per layer");
+  add("--kv-heads", options.kv_heads, "KV heads per layer");
+  add("--key-dim", options.key_dim, "Elements of a K row");
+  add("--value-dim", options.value_dim, "Elements of a V row");
+  add("--window", options.window, "Recorded prompt queries");
+  add("--n-eval", options.n_eval, "Queries, and rows, after the prompt");
+  gen->add_option("--dtype", command->dtype, "Elements of K, V and Q")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+      ->capture_default_str();
+  gen->footer(PresetsFooter() + "\n" + gen->get_footer());
+}
+
+}  // namespace kvsieve::tools

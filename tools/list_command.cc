@@ -1,0 +1,86 @@
+// kvsieve list [--json]
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "kvsieve/codec.h"
+#include "kvsieve/evict.h"
+#include "kvsieve/targets.h"
+#include "tools/context.h"
+#include "tools/table.h"
+
+namespace kvsieve::tools {
+namespace {
+
+struct ListCommand {
+  bool json = false;
+};
+
+struct Group {
+  const char* title;
+  const char* json_key;
+  std::span<const StageInfo> infos;
+};
+
+constexpr int kTextWidth = 76;
+
+void PrintGroup(const Group& group) {
+  std::printf("%s\n", group.title);
+  for (const StageInfo& info : group.infos) {
+    std::printf("  %-20s %s\n", std::string(info.name).c_str(), std::string(info.summary).c_str());
+    if (info.options.empty()) continue;
+    for (const std::string& line : Wrap(std::string(info.options), kTextWidth)) {
+      std::printf("  %-20s   %s\n", "", line.c_str());
+    }
+  }
+  std::printf("\n");
+}
+
+void PrintTargets() {
+  std::printf("SIMD targets (best first)\n");
+  for (const std::string_view name : SupportedTargets()) {
+    std::printf("  %.*s%s\n", static_cast<int>(name.size()), name.data(),
+                name == ActiveTarget() ? "  <- active" : "");
+  }
+}
+
+nlohmann::ordered_json GroupJson(const Group& group) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  for (const StageInfo& info : group.infos) {
+    out.push_back({{"name", info.name},
+                   {"summary", info.summary},
+                   {"formula", info.formula},
+                   {"options", info.options}});
+  }
+  return out;
+}
+
+Status RunList(Context&, const ListCommand& command) {
+  const Group groups[] = {{"evict stages", "evictors", EvictorInfos()},
+                          {"codecs", "codecs", CodecInfos()},
+                          {"transforms", "transforms", TransformInfos()}};
+  if (!command.json) {
+    for (const Group& group : groups) PrintGroup(group);
+    PrintTargets();
+    return {};
+  }
+  nlohmann::ordered_json out;
+  for (const Group& group : groups) out[group.json_key] = GroupJson(group);
+  out["targets"] = SupportedTargets();
+  out["active_target"] = ActiveTarget();
+  std::printf("%s\n", out.dump(1).c_str());
+  return {};
+}
+
+}  // namespace
+
+void AddList(CLI::App& app, Context& context) {
+  auto options = std::make_shared<ListCommand>();
+  CLI::App* command = AddCommand(
+      app, context, "list", "Evict stages, codecs, transforms and SIMD targets", options, RunList);
+  command->add_flag("--json", options->json, "Print JSON");
+}
+
+}  // namespace kvsieve::tools

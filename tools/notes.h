@@ -1,0 +1,17 @@
+// What did not run as asked: kernel paths other than fused, budgets that were not reached.
+#ifndef KVSIEVE_TOOLS_NOTES_H_
+#define KVSIEVE_TOOLS_NOTES_H_
+
+#include <cstdio>
+#include <span>
+
+#include "kvsieve/eval/compare.h"
+
+namespace kvsieve::tools {
+
+// Prints nothing when all pipelines ran as asked. Pipelines are named by their number, from 1.
+void PrintNotes(std::FILE* out, std::span<const eval::PipelineResult> pipelines);
+
+}  // namespace kvsieve::tools
+
+#endif  // KVSIEVE_TOOLS_NOTES_H_

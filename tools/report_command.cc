@@ -1,0 +1,134 @@
+// kvsieve report TRACE -p SPEC [--json F]
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvsieve/eval/compare.h"
+#include "kvsieve/str_cat.h"
+#include "lib/eval/byte_fields.h"
+#include "lib/eval/report_json.h"
+#include "tools/compare_table.h"
+#include "tools/context.h"
+#include "tools/notes.h"
+#include "tools/output.h"
+#include "tools/pipelines.h"
+#include "tools/table.h"
+
+namespace kvsieve::tools {
+namespace {
+
+struct ReportCommand {
+  std::string trace;
+  std::string spec;
+  std::string json;
+};
+
+std::vector<std::string> LayerCells(const std::string& name, const ByteReport& bytes, ByteUnit unit,
+                                    const std::string& path) {
+  const auto size = [&](std::int64_t count) {
+    return Fixed(static_cast<double>(count) / unit.bytes, 1);
+  };
+  return {name,
+          StrCat(bytes.tokens_seen),
+          StrCat(bytes.rows_kept),
+          Fixed(100 * bytes.keep_rate(), 1),
+          size(bytes.full_bytes()),
+          size(bytes.payload_bytes),
+          size(bytes.scale_bytes),
+          size(bytes.metadata_bytes),
+          size(bytes.kept_bytes()),
+          size(bytes.resident_bytes()),
+          Fixed(bytes.total_ratio(), 2),
+          Fixed(bytes.resident_ratio(), 2),
+          path};
+}
+
+void PrintLayers(const eval::PipelineResult& pipeline) {
+  const ByteUnit unit = ByteUnitFor(pipeline.bytes.full_bytes());
+  Table table;
+  table.AddColumn("layer", "");
+  table.AddColumn("tokens", "seen");
+  table.AddColumn("rows", "kept");
+  table.AddColumn("keep", "%");
+  for (const char* name : {"full", "payload", "scales", "metadata", "kept", "resident"}) {
+    table.AddColumn(name, unit.name);
+  }
+  table.AddColumn("total", "ratio");
+  table.AddColumn("resident", "ratio");
+  table.AddColumn("kernels", "", Align::kLeft);
+  for (const eval::LayerResult& layer : pipeline.layers) {
+    table.AddRow(LayerCells(StrCat(layer.report.layer), layer.report.bytes, unit,
+                            eval::PathName(layer.report)));
+  }
+  table.AddRow(LayerCells("all", pipeline.bytes, unit, ""), RowStyle::kMarked);
+  table.Print(stdout);
+}
+
+void PrintFields(const ByteReport& bytes) {
+  Table table;
+  table.AddColumn("field", "");
+  table.AddColumn("all layers", "bytes");
+  table.AddColumn("what it is", "", Align::kLeft);
+  for (const eval::ByteField& field : eval::ByteFields()) {
+    table.AddRow({StrCat(field.name), StrCat(field.get(bytes)), StrCat(field.meaning)});
+  }
+  for (const eval::RatioField& field : eval::RatioFields()) {
+    table.AddRow({StrCat(field.name), Fixed(field.get(bytes), 4), StrCat(field.meaning)});
+  }
+  table.Print(stdout);
+}
+
+void PrintReport(const eval::Comparison& comparison) {
+  const eval::PipelineResult& pipeline = comparison.pipelines[0];
+  std::printf("pipeline: %s\n", pipeline.typed.c_str());
+  std::printf("in full:  %s\n\n", pipeline.canonical.c_str());
+  PrintLayers(pipeline);
+  std::printf("\n");
+  PrintFields(pipeline.bytes);
+  std::printf("\ncompact %s ms, attend %s us per token\n",
+              Fixed(pipeline.time.compact_ms, 1).c_str(),
+              Fixed(pipeline.time.attend_us_per_token, 0).c_str());
+  PrintSetting(stdout, comparison);
+  PrintNotes(stdout, comparison.pipelines);
+}
+
+Status RunReport(Context& context, const ReportCommand& command) {
+  KVS_ASSIGN_OR_RETURN(auto pipeline, ParsePipeline(command.spec));
+  KVS_RETURN_IF_ERROR(CheckOutput("--json", command.json));
+  KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
+  eval::CompareOptions options;
+  options.measure = eval::Measure::kBytesAndTime;
+  KVS_ASSIGN_OR_RETURN(const eval::Comparer comparer,
+                       eval::Comparer::Create(trace, context.parallel(), options));
+  eval::Comparison comparison = comparer.Describe();
+  comparison.version = KVS_VERSION;
+  Result<eval::PipelineResult> result = comparer.Run(std::move(pipeline));
+  if (!result.ok()) return PipelineError(command.spec, result.error());
+  comparison.pipelines.push_back(*std::move(result));
+  eval::MarkParetoFront(comparison.pipelines);
+  if (!command.json.empty()) {
+    KVS_RETURN_IF_ERROR(WriteOutput(command.json, eval::ReportJson(comparison)));
+  }
+  if (command.json != kStdout) PrintReport(comparison);
+  return {};
+}
+
+}  // namespace
+
+void AddReport(CLI::App& app, Context& context) {
+  auto options = std::make_shared<ReportCommand>();
+  CLI::App* command =
+      AddCommand(app, context, "report", "Byte accounting of one pipeline on a trace, per layer",
+                 options, RunReport);
+  command->add_option("TRACE", options->trace, "Trace file (kv-trace 1, safetensors)")
+      ->required()
+      ->type_name("");
+  command->add_option("-p,--pipeline", options->spec, "Pipeline spec")
+      ->type_name("SPEC")
+      ->required();
+  command->add_option("--json", options->json, "Write JSON to this file; '-': to standard output")
+      ->type_name("FILE");
+}
+
+}  // namespace kvsieve::tools
