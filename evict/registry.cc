@@ -69,11 +69,11 @@ Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call) {
   KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindFactory(call));
   ArgReader args(call);
   evict::Selection selection;
-  Status unsupported;
-  evict::ReadSelection(args, &selection, &unsupported);
+  Status deferred;
+  evict::ReadSelection(args, &selection, &deferred);
   evict::ScorerParts parts = make(args, selection);
   KVS_RETURN_IF_ERROR(args.Finish());
-  if (!unsupported.ok()) return unsupported;
+  if (!deferred.ok()) return deferred;
   KVS_RETURN_IF_ERROR(evict::CheckBudget(call, selection, parts.scorer->needs().window_queries));
   return evict::ComposeEvictor(std::move(parts), std::move(selection));
 }

@@ -10,16 +10,16 @@ namespace {
 
 constexpr std::int64_t kMaxRows = INT32_MAX;
 
-void SetUnsupported(Status* unsupported, int column, std::string_view what) {
-  if (!unsupported->ok()) return;
-  *unsupported = Status::Unsupported(StrCat("column ", column, ": ", what));
+void DeferUnsupported(Status* deferred, int column, std::string_view what) {
+  if (!deferred->ok()) return;
+  *deferred = Status::Unsupported(StrCat("column ", column, ": ", what));
 }
 
 bool IsByteSize(std::string_view text) { return text.ends_with('B'); }
 bool IsFactor(std::string_view text) { return text.ends_with('x'); }
 
 // Budgets of the grammar that need the codecs: 64MiB, 8x, auto.
-void ReadOtherBudget(ArgReader& args, const SpecArg& arg, Status* unsupported) {
+void ReadOtherBudget(ArgReader& args, const SpecArg& arg, Status* deferred) {
   const std::string_view text = arg.value;
   Status wrong;
   if (IsByteSize(text)) {
@@ -33,11 +33,11 @@ void ReadOtherBudget(ArgReader& args, const SpecArg& arg, Status* unsupported) {
     wrong = Status::Invalid(StrCat("'", text, "' is neither rows (512) nor a percentage (25%)"));
   }
   if (!wrong.ok()) return args.Fail(arg.value_column, StrCat("option budget: ", wrong.message()));
-  SetUnsupported(unsupported, arg.value_column,
-                 StrCat("budget=", text, " is not available yet; give rows or a percentage"));
+  DeferUnsupported(deferred, arg.value_column,
+                   StrCat("budget=", text, " is not available yet; give rows or a percentage"));
 }
 
-void ReadBudget(ArgReader& args, Budget* budget, Status* unsupported) {
+void ReadBudget(ArgReader& args, Budget* budget, Status* deferred) {
   const SpecArg* arg = args.Raw("budget");
   if (arg == nullptr) return;  // CheckBudget says so, after unknown keys
   const std::string_view text = arg->value;
@@ -52,7 +52,7 @@ void ReadBudget(ArgReader& args, Budget* budget, Status* unsupported) {
     return;
   }
   const Result<std::int64_t> rows = ParseInt(text);
-  if (!rows.ok()) return ReadOtherBudget(args, *arg, unsupported);
+  if (!rows.ok()) return ReadOtherBudget(args, *arg, deferred);
   if (*rows < 1 || *rows > kMaxRows) {
     return fail(StrCat(*rows, " rows is outside [1, ", kMaxRows, "]"));
   }
@@ -118,7 +118,7 @@ void ReadProtect(ArgReader& args, std::vector<ProtectedPositions>* protect) {
 }
 
 // split=pyramid(beta=20), adaptive(floor=0.2): known, checked, not built.
-void ReadSplit(ArgReader& args, Status* unsupported) {
+void ReadSplit(ArgReader& args, Status* deferred) {
   const SpecArg* arg = args.Raw("split");
   if (arg == nullptr) return;
   constexpr std::string_view kNames[] = {"uniform", "pyramid", "adaptive"};
@@ -131,19 +131,16 @@ void ReadSplit(ArgReader& args, Status* unsupported) {
     double value = 0;
     if (arg->value == "pyramid") inner.Real("beta", &value, 1, 1e6);
     if (arg->value == "adaptive") inner.Real("floor", &value, 0, 1);
-    const Status wrong = inner.Finish();
-    if (!wrong.ok()) {  // already has its column
-      const std::size_t colon = wrong.message().find(": ");
-      return args.Fail(arg->value_column, wrong.message().substr(colon + 2));
-    }
+    Status wrong = inner.Finish();
+    if (!wrong.ok() && deferred->ok()) *deferred = std::move(wrong);
   }
   if (arg->value == "uniform") return;
-  SetUnsupported(unsupported, arg->value_column,
-                 StrCat("split=", arg->value, " is not available yet; leave split at uniform"));
+  DeferUnsupported(deferred, arg->value_column,
+                   StrCat("split=", arg->value, " is not available yet; leave split at uniform"));
 }
 
 // select=chunk:n, block:n, threshold:x, top_p:x: known, checked, not built.
-void ReadSelect(ArgReader& args, Status* unsupported) {
+void ReadSelect(ArgReader& args, Status* deferred) {
   const SpecArg* arg = args.Raw("select");
   if (arg == nullptr || (arg->value == "top_k" && arg->call.empty())) return;
   const std::string_view text = arg->value;
@@ -162,8 +159,8 @@ void ReadSelect(ArgReader& args, Status* unsupported) {
     return args.Fail(arg->value_column, StrCat("option select: '", text, "' needs a number: ", name,
                                                by_rows ? ":16" : ":0.9"));
   }
-  SetUnsupported(unsupported, arg->value_column,
-                 StrCat("select=", text, " is not available yet; leave select at top_k"));
+  DeferUnsupported(deferred, arg->value_column,
+                   StrCat("select=", text, " is not available yet; leave select at top_k"));
 }
 
 constexpr std::string_view kOverBudgetNames[] = {"protected", "budget"};
@@ -186,7 +183,7 @@ std::string Budget::ToString() const {
   std::string text = StrCat(scaled / kBillion);
   if (scaled % kBillion != 0) {
     const std::string decimals = StrCat(kBillion + scaled % kBillion).substr(1);  // leading zeros
-    text += '.' + decimals.substr(0, decimals.find_last_not_of('0') + 1);
+    text += StrCat('.', decimals.substr(0, decimals.find_last_not_of('0') + 1));
   }
   return text + '%';
 }
@@ -209,9 +206,9 @@ std::string Selection::Canonical() const {
   return out;
 }
 
-void ReadSelection(ArgReader& args, Selection* selection, Status* unsupported) {
-  ReadBudget(args, &selection->budget, unsupported);
-  ReadSplit(args, unsupported);
+void ReadSelection(ArgReader& args, Selection* selection, Status* deferred) {
+  ReadBudget(args, &selection->budget, deferred);
+  ReadSplit(args, deferred);
   ReadRows(args, "sinks", &selection->sinks);
   ReadRecent(args, &selection->recent);
   ReadProtect(args, &selection->protect);
@@ -223,7 +220,7 @@ void ReadSelection(ArgReader& args, Selection* selection, Status* unsupported) {
   index = static_cast<int>(selection->ties);
   args.Choice("ties", kTiesNames, &index);
   selection->ties = static_cast<Ties>(index);
-  ReadSelect(args, unsupported);
+  ReadSelect(args, deferred);
 }
 
 Status CheckBudget(const SpecCall& call, const Selection& selection, int window) {
@@ -237,11 +234,13 @@ Status CheckBudget(const SpecCall& call, const Selection& selection, int window)
   const std::int64_t recent = selection.recent.RowsOf(rows);
   const std::int64_t window_rows = selection.protect_window ? window : 0;
   if (rows >= selection.sinks + std::max(window_rows, recent)) return Status::Ok();
-  const bool by_window = window_rows >= recent;
-  return SpecError(budget->value_column,
-                   StrCat("budget ", rows, " is smaller than sinks ", selection.sinks, " + ",
-                          by_window ? "window " : "recent ", by_window ? window_rows : recent,
-                          " (option budget)"));
+  std::string newest;
+  if (std::max(window_rows, recent) > 0) {
+    newest =
+        window_rows >= recent ? StrCat(" + window ", window_rows) : StrCat(" + recent ", recent);
+  }
+  return SpecError(budget->value_column, StrCat("budget ", rows, " is smaller than sinks ",
+                                                selection.sinks, newest, " (option budget)"));
 }
 
 }  // namespace kvsieve::evict

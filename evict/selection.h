@@ -59,8 +59,8 @@ struct Selection {
 };
 
 // Reads the selection keys of `call` through `args`; mistakes go to `args`. What the grammar knows
-// but this version cannot do goes to *unsupported, so that a mistake elsewhere is reported first.
-void ReadSelection(ArgReader& args, Selection* selection, Status* unsupported);
+// but this version cannot do goes to *deferred, so that a mistake elsewhere is reported first.
+void ReadSelection(ArgReader& args, Selection* selection, Status* deferred);
 
 // A constant row budget must hold sinks and the larger of window and recent, unless the spec says
 // what else should happen (over_budget).

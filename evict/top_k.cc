@@ -134,7 +134,8 @@ void SelectRows(const HeadScores& scores, std::span<const RowRange> kept, std::i
       for (RowIndex r = kept[next_kept].begin; r < kept[next_kept].end; ++r) rows->push_back(r);
     }
   };
-  if (best <= 0) return emit_kept_before(total);
+  constexpr RowIndex kEnd = INT64_MAX;
+  if (best <= 0) return emit_kept_before(kEnd);  // scores may be empty: nothing was scored
 
   scratch->keys.resize(scores.smoothed.size());
   const Bin bin = MakeKeys(scores.smoothed, kept, best, scratch->keys);
@@ -161,7 +162,7 @@ void SelectRows(const HeadScores& scores, std::span<const RowRange> kept, std::i
     emit_kept_before(row);
     rows->push_back(row);
   }
-  emit_kept_before(total);
+  emit_kept_before(kEnd);
 }
 
 }  // namespace kvsieve::evict

@@ -36,7 +36,8 @@ struct TopKScratch {
 
 // Appends to *rows, ascending, all rows of `kept` and the `best` highest of the others. Order of
 // rows: smoothed descending, raw descending, then position by `ties`; NaN is lowest, -0 equals +0.
-// `kept` is ascending and disjoint. Precondition: 0 <= best <= rows outside `kept`.
+// `kept` is ascending and disjoint. Precondition: 0 <= best <= rows outside `kept`;
+// without rows to choose the scores may be empty.
 // O(rows) whatever the scores: histogram of order-preserving keys, then a radix descent among the
 // rows that share the deciding bin.
 void SelectRows(const HeadScores& scores, std::span<const RowRange> kept, std::int64_t best,

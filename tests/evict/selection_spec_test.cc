@@ -1,0 +1,158 @@
+// What an evictor's spec means: defaults, canonical form, errors.
+#include <gtest/gtest.h>
+
+#include "kvsieve/evict.h"
+#include "tests/evict/fixtures.h"
+
+namespace kvsieve {
+namespace {
+
+using testing::ErrorOf;
+using testing::MustMake;
+
+std::string Canonical(std::string_view spec) {
+  const auto evictor = MustMake(spec);
+  return evictor == nullptr ? "" : evictor->Canonical();
+}
+
+TEST(EvictSpec, WritesEveryDefaultOut) {
+  EXPECT_EQ(Canonical("snapkv(budget=512)"),
+            "window_attention(window=32,queries=mean,group=mean,pool=max:7,pool_pad=exclude,"
+            "scope=kv_head,causal=true,budget=512,split=uniform,sinks=4,recent=0,"
+            "protect_window=true,min_tokens=0,over_budget=protected,ties=low,select=top_k)");
+  EXPECT_EQ(Canonical("recency(budget=12.5%,sinks=4)"),
+            "recency(budget=12.5%,split=uniform,sinks=4,recent=0,protect_window=true,min_tokens=0,"
+            "over_budget=protected,ties=low,select=top_k)");
+  EXPECT_EQ(Canonical("random(seed=18446744073709551615,budget=9)")
+                .find("random(seed=18446744073709551615,budget=9,"),
+            0U);
+}
+
+TEST(EvictSpec, CanonicalFormsParseToThemselves) {
+  for (const char* spec : {
+           "snapkv(budget=512)",
+           "snapkv(budget=25%,window=16,sinks=0,recent=budget/8,pool=none)",
+           "window_attention(budget=0.000000001%,queries=max,group=sum,pool=avg:5,pool_pad=zero)",
+           "output_perturbation(budget=33.333333333%,scope=model,causal=false,ties=high)",
+           "window_attention(budget=64,scope=layer,protect=[4..9],protect_window=false)",
+           "recency(budget=100%,recent=7,protect=[4..9,20..30],min_tokens=99)",
+           "random(seed=9,budget=2,over_budget=budget,select=top_k,split=uniform)",
+       }) {
+    const std::string canonical = Canonical(spec);
+    EXPECT_EQ(Canonical(canonical), canonical) << spec;
+  }
+}
+
+TEST(EvictSpec, StatesWhatItNeeds) {
+  EXPECT_EQ(MustMake("snapkv(budget=10%)")->needs().window_queries, 32);
+  EXPECT_FALSE(MustMake("snapkv(budget=10%)")->needs().values);
+  EXPECT_TRUE(MustMake("output_perturbation(budget=10%,window=8)")->needs().values);
+  EXPECT_EQ(MustMake("recency(budget=9)")->needs().window_queries, 0);
+}
+
+struct BadSpec {
+  const char* spec;
+  const char* message;  // a part of it
+};
+
+TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
+  for (const BadSpec& bad : std::initializer_list<BadSpec>{
+           {"snapkv", "column 1: snapkv needs a budget"},
+           {"snapkw(budget=9)", "column 1: unknown evict stage 'snapkw' (did you mean snapkv?)"},
+           {"snapkv(budget=512,windw=3)",
+            "column 19: unknown option 'windw' of snapkv (did you mean window?)"},
+           {"snapkv(budget=512,budget=9)", "column 19: option 'budget' of snapkv is given twice"},
+           {"snapkv(budget=512,fast)", "column 19: unknown option 'fast'"},
+           {"snapkv(budget=512,seed=1)", "unknown option 'seed'"},
+           {"recency(budget=512,window=8)", "unknown option 'window'"},
+           {"random(budget=512,pool=none)", "unknown option 'pool'"},
+           {"snapkv(budget=0)", "column 15: option budget: 0 rows is outside"},
+           {"snapkv(budget=-5)", "column 15: option budget: -5 rows is outside"},
+           {"snapkv(budget=0%)", "outside (0, 100]"},
+           {"snapkv(budget=100.1%)", "outside (0, 100]"},
+           {"snapkv(budget=nan%)", "not a percentage"},
+           {"snapkv(budget=nan)", "neither rows (512) nor a percentage (25%)"},
+           {"snapkv(budget=64XiB)", "column 15: option budget: '64XiB' is not a size with a unit"},
+           {"snapkv(budget=0.25)", "neither rows"},
+           {"snapkv(budget=512(3))", "takes no arguments"},
+           {"snapkv(budget=-1x)", "not a positive factor"},
+           {"snapkv(budget=99999999999)", "outside [1, 2147483647]"},
+           {"snapkv(budget=25%,sinks=-1)", "option sinks: -1 is outside"},
+           {"snapkv(budget=25%,sinks=many)", "option sinks: 'many' is not an integer"},
+           {"snapkv(budget=25%,window=0)", "option window: 0 is outside [1, 65536]"},
+           {"snapkv(budget=25%,pool=max:8)", "'8' is not an odd number"},
+           {"snapkv(budget=25%,pool=max:0)", "'0' is not an odd number"},
+           {"snapkv(budget=25%,pool=7)", "option pool: '7' is none of"},
+           {"snapkv(budget=25%,pool=none,pool_pad=zero)", "means nothing with pool=none"},
+           {"snapkv(budget=25%,queries=median)", "option queries: unknown value 'median'"},
+           {"snapkv(budget=25%,scope=head)", "option scope: unknown value 'head'"},
+           {"snapkv(budget=25%,causal=yes)", "option causal: unknown value 'yes'"},
+           {"snapkv(budget=25%,recent=budget/4)", "neither a number of rows nor budget/8"},
+           {"snapkv(budget=25%,protect=4..9)", "not a range such as [4..9]"},
+           {"snapkv(budget=25%,protect=[4.9])", "not a range such as 4..9"},
+           {"snapkv(budget=25%,protect=[9..4])", "0 <= a <= b"},
+           {"snapkv(budget=25%,protect=[])", "not a range"},
+           {"snapkv(budget=25%,ties=first)", "option ties: unknown value 'first'"},
+           {"snapkv(budget=25%,over_budget=error)", "option over_budget: unknown value 'error'"},
+           {"snapkv(budget=25%,split=even)", "option split: unknown value 'even'"},
+           {"snapkv(budget=25%,split=pyramid(bta=3))", "unknown option 'bta'"},
+           {"snapkv(budget=25%,split=uniform(3))", "column 33: unknown option '3' of uniform"},
+           {"snapkv(budget=25%,select=top_p)", "needs a number"},
+           {"snapkv(budget=25%,select=chunk:0)", "needs a number"},
+           {"snapkv(budget=25%,select=best)", "option select: unknown value 'best'"},
+           {"random(budget=25%,seed=-1)", "not an integer in [0, 2^64)"},
+       }) {
+    const Error error = ErrorOf(bad.spec);
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << bad.spec;
+    EXPECT_NE(error.message.find(bad.message), std::string::npos)
+        << bad.spec << "\n  says: " << error.message << "\n  want: " << bad.message;
+    EXPECT_EQ(error.message.find("column "), 0U) << error.message;
+    EXPECT_EQ(error.message.find('\n'), std::string::npos) << error.message;
+  }
+}
+
+TEST(EvictSpec, WhatComesLaterIsNamedAsSuch) {
+  for (const BadSpec& later : std::initializer_list<BadSpec>{
+           {"snapkv(budget=64MiB)",
+            "column 15: budget=64MiB is not available yet; give rows or a percentage"},
+           {"snapkv(budget=8x)", "column 15: budget=8x is not available yet"},
+           {"snapkv(budget=auto)", "column 15: budget=auto is not available yet"},
+           {"snapkv(budget=9%,split=pyramid(beta=20))", "column 24: split=pyramid is not available yet"},
+           {"snapkv(budget=9%,split=adaptive(floor=0.2))", "column 24: split=adaptive is not available yet"},
+           {"snapkv(budget=9%,select=chunk:16)", "column 25: select=chunk:16 is not available yet"},
+           {"snapkv(budget=9%,select=top_p:0.9)", "column 25: select=top_p:0.9 is not available yet"},
+           {"key_norm(budget=9%)", "column 1: evict stage 'key_norm' is not available yet"},
+           {"waterfill(budget=8x)", "column 1: evict stage 'waterfill' is not available yet"},
+       }) {
+    const Error error = ErrorOf(later.spec);
+    EXPECT_EQ(error.code, ErrorCode::kUnsupported) << later.spec << ": " << error.message;
+    EXPECT_EQ(error.message.find(later.message), 0U) << error.message;
+  }
+}
+
+TEST(EvictSpec, AConstantBudgetHoldsItsProtectedRowsOrSaysWhatElse) {
+  EXPECT_EQ(ErrorOf("snapkv(budget=16)").message,
+            "column 15: budget 16 is smaller than sinks 4 + window 32 (option budget)");
+  EXPECT_EQ(ErrorOf("snapkv(budget=60,recent=57)").message,
+            "column 15: budget 60 is smaller than sinks 4 + recent 57 (option budget)");
+  EXPECT_EQ(ErrorOf("recency(budget=3)").message,
+            "column 16: budget 3 is smaller than sinks 4 (option budget)");
+  for (const char* spec : {"snapkv(budget=36)", "snapkv(budget=16,over_budget=budget)",
+                           "snapkv(budget=16,over_budget=protected)", "snapkv(budget=1%)",
+                           "snapkv(budget=16,protect_window=false)", "recency(budget=4)"}) {
+    EXPECT_NE(MustMake(spec), nullptr);
+  }
+}
+
+TEST(EvictSpec, EveryStageIsDescribed) {
+  ASSERT_FALSE(EvictorInfos().empty());
+  for (const StageInfo& info : EvictorInfos()) {
+    EXPECT_FALSE(info.summary.empty());
+    EXPECT_FALSE(info.formula.empty());
+    EXPECT_NE(info.options.find("budget="), std::string_view::npos);
+    EXPECT_NE(MustMake(std::string(info.name) + "(budget=50%)"), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace kvsieve
