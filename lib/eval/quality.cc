@@ -49,13 +49,13 @@ Vector Gather(std::span<const float> probabilities, std::span<const std::int64_t
 double Divergence(std::span<const float> logits, const Vector& full) {
   const double worst = -std::log(kSmallestProbability);
   const Vector x = ToDouble(logits);
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const double max = std::accumulate(x.begin(), x.end(), -kInfinity, [](double a, double b) {
-    return b <= a ? a : b;  // a NaN stays
-  });
+  double max = -std::numeric_limits<double>::infinity();
+  for (const double logit : x) max = std::max(max, logit);
   if (!std::isfinite(max)) return worst;  // nothing visible stayed, or the logits are broken
   const Vector weights = xt::exp(x - max);
-  const Vector p = weights / xt::sum(weights)();
+  const double total = xt::sum(weights)();
+  if (!std::isfinite(total)) return worst;  // a NaN among the logits
+  const Vector p = weights / total;
   const double kl =
       xt::sum(xt::where(p > 0, p * xt::log(p / xt::maximum(full, kSmallestProbability)), 0.0))();
   return std::isfinite(kl) ? std::clamp(kl, 0.0, worst) : worst;

@@ -265,6 +265,13 @@ Result<Safetensors> ParseSafetensors(std::span<const std::byte> file, const File
   if (header_bytes == 0 || header[0] != '{') {
     return errors.Invalid("header", "does not begin with '{'", "this is not a safetensors file");
   }
+  // The JSON library takes a zero byte for the end of the text; nothing may hide behind it.
+  if (const void* zero = std::memchr(header, 0, header_bytes); zero != nullptr) {
+    return errors.Invalid(
+        "header",
+        StrCat("is not UTF-8 JSON, at byte ", static_cast<const char*>(zero) - header + 1),
+        kRewrite);
+  }
   HeaderHandler handler;
   if (!nlohmann::json::sax_parse(header, header + header_bytes, &handler)) {
     return errors.Invalid(handler.where(), handler.what(), kRewrite);
