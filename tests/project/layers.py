@@ -62,7 +62,8 @@ ZONES = [
     ("tests/evict/*", CORE_INSIDE + ["evict/*", "tests/*"], ["hwy", "gtest", "posix", "loud"]),
     ("tests/*", EVERYTHING_PUBLIC + ["lib/*", "quant/*", "evict/*", "tests/*", "tools/*"],
      ["hwy", "xsimd", "xtensor", "json", "gtest", "posix", "loud"]),
-    ("bench/*", EVERYTHING_PUBLIC + ["lib/*", "quant/*", "evict/*", "bench/*"],
+    # A benchmark checks its result before it is timed, against the tests' oracles.
+    ("bench/*", EVERYTHING_PUBLIC + ["lib/*", "quant/*", "evict/*", "bench/*", "tests/*oracle*"],
      ["hwy", "xsimd", "benchmark", "posix", "loud"]),
     ("tools/*", EVERYTHING_PUBLIC + ["lib/*", "tools/*"], ["xtensor", "json", "cli", "posix", "loud"]),
     ("examples/*", EVERYTHING_PUBLIC, ["xtensor", "loud"]),
