@@ -121,29 +121,50 @@ HWY_INLINE void AddToAccumulator(VI sum, float step, float zero_sum, int count, 
   hn::BlendedStore(hn::Add(add, hn::MaskedLoad(mask, df, acc)), mask, df, acc);
 }
 
-// kVectors vectors of dims from `codes` on. One vector may be partial: `count` dims.
-template <class Dot, class Format, int kHeads, int kVectors>
-HWY_INLINE void ValueTile(const std::uint8_t* codes, std::size_t unit_stride, int units,
-                          const typename Format::template Reader<Side::kValue>& reader,
-                          const GroupWeights& w, int count, float* acc, int acc_stride,
-                          Ahead& ahead) {
-  const D8 d8;
+// Both vectors of head h.
+template <class Dot, int kVectors>
+HWY_INLINE void AddTile(typename Dot::Sum s0, typename Dot::Sum s1, const GroupWeights& w, int h,
+                        int count, float* acc) {
+  AddToAccumulator(Dot::Finish(s0), w.step[h], w.zero_sum[h], count, acc);
+  if constexpr (kVectors > 1) {
+    AddToAccumulator(Dot::Finish(s1), w.step[h], w.zero_sum[h], kLanes, acc + kLanes);
+  }
+}
+
+// One vector of codes; a partial one reads `count` dims and no further.
+template <bool kPartial>
+HWY_INLINE V8 LoadCodes(const std::uint8_t* codes, int count) {
   const DI di;
-  const auto mask = hn::FirstN(di, static_cast<std::size_t>(count));
+  if constexpr (!kPartial) return hn::LoadU(D8(), codes);
+  return hn::BitCast(D8(), hn::MaskedLoad(hn::FirstN(di, static_cast<std::size_t>(count)), di,
+                                          reinterpret_cast<const std::int32_t*>(codes)));
+}
+
+// What the tiles of one block share.
+struct ValueBlock {
+  const KernelBlock& block;
+  float* acc;
+  int acc_stride;
+  int units;                    // of 4 or 8 rows
+  std::size_t unit_stride;      // bytes
+  const GroupWeights& weights;  // of the group at hand
+};
+
+// kVectors vectors of dims from `first_dim` on; one vector may be partial: `count` dims. Not
+// inlined: what the compiler would hoist out of the caller's loop costs this one its registers.
+template <class Dot, class Format, int kHeads, int kVectors>
+HWY_NOINLINE void ValueTile(const ValueBlock& v, int first_dim, int count, Ahead& ahead_of_block) {
+  const typename Format::template Reader<Side::kValue> reader(v.block.codebook);
+  const GroupWeights& w = v.weights;
+  const std::uint8_t* codes = v.block.codes + static_cast<std::size_t>(first_dim) * 4;
+  Ahead ahead = ahead_of_block;
   static constexpr std::int32_t kNone[kHeadTile] = {};
   Sums<Dot> s;
   StartSums<Dot, kHeads>(s, kNone);
   const std::int32_t* words = w.words[0];
-  for (int u = 0; u < units; ++u) {
-    V8 raw0, raw1;
-    if constexpr (kVectors > 1) {
-      raw0 = hn::LoadU(d8, codes);
-      raw1 = hn::LoadU(d8, codes + kVectorBytes);
-    } else {
-      raw0 =
-          hn::BitCast(d8, hn::MaskedLoad(mask, di, reinterpret_cast<const std::int32_t*>(codes)));
-      raw1 = raw0;
-    }
+  for (int u = 0; u < v.units; ++u) {
+    const V8 raw0 = LoadCodes<kVectors == 1>(codes, count);
+    const V8 raw1 = LoadCodes<kVectors == 1>(codes + (kVectors - 1) * kVectorBytes, count);
     constexpr Sign kSign = Format::kValueSign;
     AddQuad<Dot, Side::kValue, kHeads, kVectors>(s, Dot::template Widen<kSign>(reader.Low(raw0)),
                                                  Dot::template Widen<kSign>(reader.Low(raw1)),
@@ -154,59 +175,38 @@ HWY_INLINE void ValueTile(const std::uint8_t* codes, std::size_t unit_stride, in
                                                    words + 4);
     }
     words += 4 * Format::kQuadsPerUnit;
-    codes += unit_stride;
+    codes += v.unit_stride;
     ahead.Step<kPairLines * kVectors / 2>();
   }
-  AddToAccumulator(Dot::Finish(s.a0), w.step[0], w.zero_sum[0], count, acc);
-  if constexpr (kVectors > 1) {
-    AddToAccumulator(Dot::Finish(s.a1), w.step[0], w.zero_sum[0], kLanes, acc + kLanes);
-  }
-  if constexpr (kHeads > 1) {
-    AddToAccumulator(Dot::Finish(s.b0), w.step[1], w.zero_sum[1], count, acc + acc_stride);
-    if constexpr (kVectors > 1) {
-      AddToAccumulator(Dot::Finish(s.b1), w.step[1], w.zero_sum[1], kLanes,
-                       acc + acc_stride + kLanes);
-    }
-  }
-  if constexpr (kHeads > 2) {
-    AddToAccumulator(Dot::Finish(s.c0), w.step[2], w.zero_sum[2], count, acc + 2 * acc_stride);
-    if constexpr (kVectors > 1) {
-      AddToAccumulator(Dot::Finish(s.c1), w.step[2], w.zero_sum[2], kLanes,
-                       acc + 2 * acc_stride + kLanes);
-    }
-  }
-  if constexpr (kHeads > 3) {
-    AddToAccumulator(Dot::Finish(s.d0), w.step[3], w.zero_sum[3], count, acc + 3 * acc_stride);
-    if constexpr (kVectors > 1) {
-      AddToAccumulator(Dot::Finish(s.d1), w.step[3], w.zero_sum[3], kLanes,
-                       acc + 3 * acc_stride + kLanes);
-    }
-  }
+  ahead_of_block = ahead;
+  float* acc = v.acc + first_dim;
+  AddTile<Dot, kVectors>(s.a0, s.a1, w, 0, count, acc);
+  if constexpr (kHeads > 1) AddTile<Dot, kVectors>(s.b0, s.b1, w, 1, count, acc + v.acc_stride);
+  if constexpr (kHeads > 2) AddTile<Dot, kVectors>(s.c0, s.c1, w, 2, count, acc + 2 * v.acc_stride);
+  if constexpr (kHeads > 3) AddTile<Dot, kVectors>(s.d0, s.d1, w, 3, count, acc + 3 * v.acc_stride);
 }
 
 template <class Dot, class Format, int kHeads>
 HWY_NOINLINE void AccumulateHeads(const KernelBlock& b, const float* weights, float* acc) {
   constexpr int kUnitRows = 4 * Format::kQuadsPerUnit;
-  const typename Format::template Reader<Side::kValue> reader(b.codebook);
-  const int units = (b.rows + kUnitRows - 1) / kUnitRows;
-  const std::size_t unit_stride = static_cast<std::size_t>(b.dim) * 4;
-  const int acc_stride = AccumulatorStride(b.dim);
-  Ahead ahead(b);
   GroupWeights group_weights;
+  const ValueBlock v{b,
+                     acc,
+                     AccumulatorStride(b.dim),
+                     (b.rows + kUnitRows - 1) / kUnitRows,
+                     static_cast<std::size_t>(b.dim) * 4,
+                     group_weights};
+  Ahead ahead(b);
   for (int g = 0; g < b.dim / b.group; ++g) {
     PrepareGroup<Dot, kHeads>(b, weights, g, group_weights);
     ahead.Step<2>();
     const int end = (g + 1) * b.group;
     int d = g * b.group;
     for (; d + 2 * kLanes <= end; d += 2 * kLanes) {
-      ValueTile<Dot, Format, kHeads, 2>(b.codes + static_cast<std::size_t>(d) * 4, unit_stride,
-                                        units, reader, group_weights, kLanes, acc + d, acc_stride,
-                                        ahead);
+      ValueTile<Dot, Format, kHeads, 2>(v, d, kLanes, ahead);
     }
     for (; d < end; d += kLanes) {
-      ValueTile<Dot, Format, kHeads, 1>(b.codes + static_cast<std::size_t>(d) * 4, unit_stride,
-                                        units, reader, group_weights, std::min(end - d, kLanes),
-                                        acc + d, acc_stride, ahead);
+      ValueTile<Dot, Format, kHeads, 1>(v, d, std::min(end - d, kLanes), ahead);
     }
   }
 }
