@@ -65,23 +65,25 @@ HWY_INLINE void TransposeQuad(const T* const row[4], int dim, float* panel) {
 }
 #endif
 
-// panel [dim, kBlockRows]; columns from count on, up to a multiple of 4, repeat the last row.
+// panel [dim, kBlockRows]; columns from count on, up to a multiple of 4, repeat the last row, the
+// rest are 0. Dims outside, rows inside: the panel is written line by line, and what is read at a
+// stride is one cache line of each of 64 rows.
 template <class T>
 void TransposeRows(const T* rows, std::int64_t stride, int dim, int count, float* panel) {
-  for (int first = 0; first < count; first += 4) {
-    const T* row[4];
-    for (int i = 0; i < 4; ++i) row[i] = rows + std::min(first + i, count - 1) * stride;
-    int k = 0;
-#if HWY_TARGET != HWY_SCALAR
-    for (; k + 4 <= dim; k += 4) TransposeQuad(row, k, panel + k * kBlockRows + first);
-#endif
-    for (; k < dim; ++k) {
-      for (int i = 0; i < 4; ++i) panel[k * kBlockRows + first + i] = ToFloat(row[i][k]);
-    }
-  }
   const int written = (count + 3) / 4 * 4;
-  for (int k = 0; written < kBlockRows && k < dim; ++k) {
-    std::fill(panel + k * kBlockRows + written, panel + (k + 1) * kBlockRows, 0.0F);
+  const T* row[kBlockRows];
+  for (int r = 0; r < written; ++r) row[r] = rows + std::min(r, count - 1) * stride;
+  int k = 0;
+#if HWY_TARGET != HWY_SCALAR
+  for (; k + 4 <= dim; k += 4) {
+    for (int r = 0; r < written; r += 4) TransposeQuad(row + r, k, panel + k * kBlockRows + r);
+  }
+#endif
+  for (; k < dim; ++k) {
+    for (int r = 0; r < written; ++r) panel[k * kBlockRows + r] = ToFloat(row[r][k]);
+  }
+  for (int d = 0; written < kBlockRows && d < dim; ++d) {
+    std::fill(panel + d * kBlockRows + written, panel + (d + 1) * kBlockRows, 0.0F);
   }
 }
 
