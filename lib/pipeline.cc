@@ -149,16 +149,9 @@ const StoreSpec& Pipeline::StoreFor(int layer_index, int layer_count, int tier) 
 }
 
 Result<LayerStore> BuildStore(const StoreSpec& store, const LayerSpec& layer) {
-  const auto build = [&layer](std::span<const SpecCall> chain, int dim, Side side) {
-    Result<std::shared_ptr<const Chain>> built = MakeChain(chain, dim, side);
-    if (built.ok()) return built;
-    const Error& error = built.error();
-    return Result<std::shared_ptr<const Chain>>(
-        Status(error.code, StrCat(error.message, " (layer ", layer.layer, ")")));
-  };
   LayerStore built;
-  KVS_ASSIGN_OR_RETURN(built.key, build(store.key, layer.key_dim, Side::kKey));
-  KVS_ASSIGN_OR_RETURN(built.value, build(store.value, layer.value_dim, Side::kValue));
+  KVS_ASSIGN_OR_RETURN(built.key, MakeChain(store.key, layer.key_dim, Side::kKey));
+  KVS_ASSIGN_OR_RETURN(built.value, MakeChain(store.value, layer.value_dim, Side::kValue));
   return built;
 }
 

@@ -81,7 +81,8 @@ class Pipeline {
   NonFinitePolicy nonfinite_ = NonFinitePolicy::kError;
 };
 
-// The chains of one layer and tier, built for its dimensions.
+// The chains of one layer and tier, built for its dimensions. Errors carry the column; the caller
+// names the layer.
 struct LayerStore {
   std::shared_ptr<const Chain> key;
   std::shared_ptr<const Chain> value;
