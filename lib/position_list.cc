@@ -1,34 +1,49 @@
 #include "lib/position_list.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace kvsieve {
 namespace {
 
 constexpr std::int64_t kPositionBytes = sizeof(TokenPos);
 
+std::int64_t Blocks(std::int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+
 }  // namespace
 
-bool PositionList::BitmapIsSmaller(std::int64_t rows, std::int64_t span) {
-  const std::int64_t marks = (rows + kBlockRows - 1) / kBlockRows * kPositionBytes;
-  return (span + 7) / 8 + marks < rows * kPositionBytes;
-}
-
-std::int64_t PositionList::body_bytes(std::int64_t rows, TokenPos last) const {
-  switch (form_) {
+std::int64_t PositionList::Store::body_bytes(std::int64_t rows, TokenPos last) const {
+  switch (form) {
     case Form::kRun:
-      return rows > 0 ? kPositionBytes : 0;
+      return kPositionBytes;
     case Form::kBitmap:
-      return (std::int64_t{last} - base_ + 8) / 8;
+      return (std::int64_t{last} - base + 8) / 8;
     case Form::kList:
       return rows * kPositionBytes;
   }
   return 0;
 }
 
-std::int64_t PositionList::mark_bytes(std::int64_t rows) const {
-  if (form_ != Form::kBitmap) return 0;
-  return (rows + kBlockRows - 1) / kBlockRows * kPositionBytes;
+std::int64_t PositionList::Store::mark_bytes(std::int64_t rows) const {
+  return form == Form::kBitmap ? Blocks(rows) * kPositionBytes : 0;
+}
+
+void PositionList::Store::Put(RowIndex row, TokenPos position) {
+  switch (form) {
+    case Form::kRun:
+      if (row == 0) *body.As<TokenPos>() = position;
+      return;
+    case Form::kBitmap: {
+      const std::int64_t bit = position - base;
+      body.data()[bit / 8] |= static_cast<std::uint8_t>(1U << (bit % 8));
+      if (row % kBlockRows == 0) marks.As<TokenPos>()[row / kBlockRows] = position;
+      return;
+    }
+    case Form::kList:
+      body.As<TokenPos>()[row] = position;
+      return;
+  }
 }
 
 Result<PositionList> PositionList::Build(Allocator& allocator,
@@ -41,87 +56,93 @@ Result<PositionList> PositionList::Build(Allocator& allocator,
 
 void PositionList::Read(RowIndex begin, int count, TokenPos* out) const {
   KVS_DCHECK(begin % kBlockRows == 0 && begin + count <= rows_);
-  if (form_ == Form::kRun) {
+  if (count == 0) return;
+  if (store_.form == Form::kRun) {
     for (int i = 0; i < count; ++i) out[i] = first_ + static_cast<TokenPos>(begin) + i;
     return;
   }
-  if (form_ == Form::kList) {
-    std::memcpy(out, body_.As<TokenPos>() + begin,
+  if (store_.form == Form::kList) {
+    std::memcpy(out, store_.body.As<TokenPos>() + begin,
                 static_cast<std::size_t>(count * kPositionBytes));
     return;
   }
-  if (count == 0) return;
-  TokenPos position = marks_.As<TokenPos>()[begin / kBlockRows];
+  TokenPos position = store_.marks.As<TokenPos>()[begin / kBlockRows];
   for (int i = 0; i < count; ++position) {
-    const std::int64_t bit = position - base_;
-    if ((body_.data()[bit / 8] >> (bit % 8) & 1) != 0) out[i++] = position;
+    if (store_.Has(position)) out[i++] = position;
   }
 }
 
-bool PositionList::StaysRun(std::span<const TokenPos> more) const {
-  if (form_ != Form::kRun) return false;
-  const bool follows = rows_ == 0 || more.front() == last_ + 1;
-  return follows &&
-         std::int64_t{more.back()} - more.front() + 1 == static_cast<std::int64_t>(more.size());
-}
-
-// Room for `rows_room` rows up to position `last` in the present form.
-Status PositionList::Room(Allocator& allocator, std::int64_t rows_room, TokenPos last) {
-  KVS_RETURN_IF_ERROR(
-      body_.Grow(allocator, static_cast<std::size_t>(body_bytes(rows_room, last)),
-                 static_cast<std::size_t>(rows_ > 0 ? body_bytes(rows_, last_) : 0)));
-  return marks_.Grow(allocator, static_cast<std::size_t>(mark_bytes(rows_room)),
-                     static_cast<std::size_t>(mark_bytes(rows_)));
-}
-
-// Turns a run into a bitmap or a list with room for `more`.
-Status PositionList::Spread(Allocator& allocator, std::span<const TokenPos> more) {
-  const std::int64_t rows_room = rows_ + static_cast<std::int64_t>(more.size());
-  PositionList spread;
-  spread.base_ = rows_ > 0 ? first_ : more.front();
-  const bool bitmap = BitmapIsSmaller(rows_room, std::int64_t{more.back()} - spread.base_ + 1);
-  spread.form_ = bitmap ? Form::kBitmap : Form::kList;
-  KVS_RETURN_IF_ERROR(spread.Room(allocator, rows_room, more.back()));
-  for (std::int64_t i = 0; i < rows_; ++i) spread.Append(first_ + static_cast<TokenPos>(i));
-  *this = std::move(spread);
-  return Status::Ok();
+PositionList::Form PositionList::FormFor(std::int64_t rows, TokenPos first, TokenPos last) const {
+  const std::int64_t span = std::int64_t{last} - first + 1;
+  if (span == rows) return Form::kRun;
+  const std::int64_t bitmap_bytes = (span + 7) / 8 + Blocks(rows) * kPositionBytes;
+  const std::int64_t list_bytes = rows * kPositionBytes;
+  const std::int64_t worth = store_.form == Form::kList ? 2 * bitmap_bytes : bitmap_bytes;
+  return worth < list_bytes ? Form::kBitmap : Form::kList;
 }
 
 Status PositionList::Reserve(Allocator& allocator, std::span<const TokenPos> more) {
+  next_ = Store();
   if (more.empty()) return Status::Ok();
-  if (form_ == Form::kRun && !StaysRun(more)) return Spread(allocator, more);
-  return Room(allocator, rows_ + static_cast<std::int64_t>(more.size()), more.back());
+  const std::int64_t rows = rows_ + static_cast<std::int64_t>(more.size());
+  const TokenPos last = more.back();
+  const auto grow = [&](Store& store, std::int64_t used_body, std::int64_t used_marks) -> Status {
+    KVS_RETURN_IF_ERROR(store.body.Grow(allocator,
+                                        static_cast<std::size_t>(store.body_bytes(rows, last)),
+                                        static_cast<std::size_t>(used_body)));
+    return store.marks.Grow(allocator, static_cast<std::size_t>(store.mark_bytes(rows)),
+                            static_cast<std::size_t>(used_marks));
+  };
+  const TokenPos first = rows_ > 0 ? first_ : more.front();
+  const Form form = FormFor(rows, first, last);
+  if (rows_ > 0 && form == store_.form) {
+    return grow(store_, store_.body_bytes(rows_, last_), store_.mark_bytes(rows_));
+  }
+  Store other;
+  other.form = form;
+  other.base = first;
+  KVS_RETURN_IF_ERROR(grow(other, 0, 0));
+  TokenPos block[kBlockRows];
+  for (RowIndex begin = 0; begin < rows_; begin += kBlockRows) {
+    const auto count = static_cast<int>(std::min<std::int64_t>(kBlockRows, rows_ - begin));
+    Read(begin, count, block);
+    for (int i = 0; i < count; ++i) other.Put(begin + i, block[i]);
+  }
+  next_ = std::move(other);
+  return Status::Ok();
 }
 
 void PositionList::Append(TokenPos position) {
   KVS_DCHECK(rows_ == 0 || position > last_);
-  KVS_DCHECK(form_ != Form::kRun || rows_ == 0 || position == last_ + 1);
+  if (next_.body.bytes() > 0) store_ = std::exchange(next_, Store());
+  KVS_DCHECK(store_.form != Form::kRun || rows_ == 0 || position == last_ + 1);
+  store_.Put(rows_, position);
   if (rows_ == 0) first_ = position;
-  if (form_ == Form::kRun) {
-    *body_.As<TokenPos>() = first_;
-  } else if (form_ == Form::kBitmap) {
-    SetBit(position);
-    if (rows_ % kBlockRows == 0) marks_.As<TokenPos>()[rows_ / kBlockRows] = position;
-  } else if (form_ == Form::kList) {
-    body_.As<TokenPos>()[rows_] = position;
-  }
   last_ = position;
   ++rows_;
 }
 
-// Finds the positions of rows 0, 64, ... again after the first `dropped` rows were forgotten.
-void PositionList::MarkAgain(RowIndex dropped) {
-  TokenPos* marks = marks_.As<TokenPos>();
+// After the first `dropped` rows were forgotten: gives their whole bytes of the bitmap back to the
+// rows to come, and finds the positions of rows 0, 64, ... again.
+void PositionList::DropBits(RowIndex dropped, TokenPos last_before) {
+  std::uint8_t* bits = store_.body.data();
+  const auto used = static_cast<std::size_t>(store_.body_bytes(0, last_before));
+  const auto gone = static_cast<std::size_t>((first_ - store_.base) / 8);
+  std::memmove(bits, bits + gone, used - gone);
+  std::memset(bits + used - gone, 0, gone);
+  store_.base += static_cast<TokenPos>(gone) * 8;
+  // The byte of the first row may hold bits of rows that went.
+  bits[0] &= static_cast<std::uint8_t>(0xFFU << (first_ - store_.base));
+
+  TokenPos* marks = store_.marks.As<TokenPos>();
   if (dropped % kBlockRows == 0) {
-    const std::int64_t gone = dropped / kBlockRows;
-    std::memmove(marks, marks + gone,
-                 static_cast<std::size_t>(mark_bytes(rows_ + dropped) - gone * kPositionBytes));
+    std::memmove(marks, marks + dropped / kBlockRows,
+                 static_cast<std::size_t>(store_.mark_bytes(rows_)));
     return;
   }
   TokenPos position = first_;
   for (RowIndex row = 0; row < rows_; ++position) {
-    const std::int64_t bit = position - base_;
-    if ((body_.data()[bit / 8] >> (bit % 8) & 1) == 0) continue;
+    if (!store_.Has(position)) continue;
     if (row % kBlockRows == 0) marks[row / kBlockRows] = position;
     ++row;
   }
@@ -139,18 +160,16 @@ void PositionList::DropFront(std::int64_t count) {
   Read(block_begin, in_block + 1, block);
   first_ = block[in_block];
   rows_ -= count;
-  if (form_ == Form::kRun) {
-    *body_.As<TokenPos>() = first_;
-  } else if (form_ == Form::kList) {
-    std::memmove(body_.As<TokenPos>(), body_.As<TokenPos>() + count,
-                 static_cast<std::size_t>(rows_ * kPositionBytes));
+  if (std::int64_t{last_} - first_ + 1 == rows_) {
+    store_.form = Form::kRun;  // the gaps went
+    store_.marks = Buffer();
+    store_.Put(0, first_);
+  } else if (store_.form == Form::kBitmap) {
+    DropBits(count, last_);
   } else {
-    MarkAgain(count);
+    std::memmove(store_.body.As<TokenPos>(), store_.body.As<TokenPos>() + count,
+                 static_cast<std::size_t>(rows_ * kPositionBytes));
   }
-}
-
-std::int64_t PositionList::live_bytes() const {
-  return rows_ == 0 ? 0 : body_bytes(rows_, last_) + mark_bytes(rows_);
 }
 
 }  // namespace kvsieve

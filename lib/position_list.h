@@ -4,7 +4,8 @@
 //   bitmap   one bit per position in [first, last], and the position of every 64th row, so that a
 //            block's positions are found without counting from the start
 //   list     4 bytes per row
-// With gaps the smaller of bitmap and list is chosen when the first gap appears.
+// The form is chosen when rows are added: with gaps the smaller of bitmap and list. A list becomes
+// a bitmap only when that halves it, so that the form does not change back and forth.
 #ifndef KVSIEVE_LIB_POSITION_LIST_H_
 #define KVSIEVE_LIB_POSITION_LIST_H_
 
@@ -32,39 +33,50 @@ class PositionList {
   // count <= kBlockRows.
   void Read(RowIndex begin, int count, TokenPos* out) const;
 
-  // Makes room for `more`, strictly increasing and past last(); Append of these cannot fail.
+  // Makes room for `more`, strictly increasing and past last(); Append of these cannot fail. Shows
+  // nothing: without Append, or with another Reserve before it, the list is what it was.
   Status Reserve(Allocator& allocator, std::span<const TokenPos> more);
   // Precondition: reserved.
   void Append(TokenPos position);
   // Forgets the first `count` rows. Cheap for whole blocks.
   void DropFront(std::int64_t count);
 
-  std::int64_t live_bytes() const;
-  std::int64_t resident_bytes() const {
-    return static_cast<std::int64_t>(body_.bytes() + marks_.bytes());
-  }
+  std::int64_t live_bytes() const { return rows_ == 0 ? 0 : store_.bytes(rows_, last_); }
+  std::int64_t resident_bytes() const { return store_.resident_bytes() + next_.resident_bytes(); }
 
  private:
   enum class Form : std::uint8_t { kRun, kBitmap, kList };
-  static bool BitmapIsSmaller(std::int64_t rows, std::int64_t span);
-  bool StaysRun(std::span<const TokenPos> more) const;
-  Status Spread(Allocator& allocator, std::span<const TokenPos> more);
-  Status Room(Allocator& allocator, std::int64_t rows_room, TokenPos last);
-  std::int64_t body_bytes(std::int64_t rows, TokenPos last) const;
-  std::int64_t mark_bytes(std::int64_t rows) const;
-  void MarkAgain(RowIndex dropped);
-  void SetBit(TokenPos position) {
-    const std::int64_t bit = position - base_;
-    body_.data()[bit / 8] |= static_cast<std::uint8_t>(1U << (bit % 8));
-  }
 
-  Form form_ = Form::kRun;
+  // Positions in one form.
+  struct Store {
+    Form form = Form::kRun;
+    TokenPos base = 0;  // bitmap only: position of bit 0
+    Buffer body;        // first position, bitmap or list
+    Buffer marks;       // bitmap only: position of rows 0, 64, 128, ...
+
+    std::int64_t body_bytes(std::int64_t rows, TokenPos last) const;
+    std::int64_t mark_bytes(std::int64_t rows) const;
+    std::int64_t bytes(std::int64_t rows, TokenPos last) const {
+      return body_bytes(rows, last) + mark_bytes(rows);
+    }
+    std::int64_t resident_bytes() const {
+      return static_cast<std::int64_t>(body.bytes() + marks.bytes());
+    }
+    bool Has(TokenPos position) const {
+      const std::int64_t bit = position - base;
+      return (body.data()[bit / 8] >> (bit % 8) & 1) != 0;
+    }
+    void Put(RowIndex row, TokenPos position);
+  };
+
+  Form FormFor(std::int64_t rows, TokenPos first, TokenPos last) const;
+  void DropBits(RowIndex dropped, TokenPos last_before);
+
   std::int64_t rows_ = 0;
   TokenPos first_ = 0;
   TokenPos last_ = 0;
-  TokenPos base_ = 0;  // position of bit 0
-  Buffer body_;        // first position, bitmap or list
-  Buffer marks_;       // bitmap only: position of rows 0, 64, 128, ...
+  Store store_;
+  Store next_;  // the same rows in the form that the reserved ones need; empty: store_ will do
 };
 
 }  // namespace kvsieve

@@ -1,0 +1,124 @@
+// Shared by the tests of lib/: prompts from a seed, caches from a spec, attention read back, and
+// allocators that count and fail.
+#ifndef KVSIEVE_TESTS_LIB_CACHE_FIXTURE_H_
+#define KVSIEVE_TESTS_LIB_CACHE_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvsieve/allocator.h"
+#include "kvsieve/cache.h"
+#include "kvsieve/targets.h"
+#include "tests/oracle/attention_oracle.h"
+
+namespace kvsieve::cache_test {
+
+LayerSpec MakeLayer(int query_heads, int kv_heads, int key_dim, int value_dim);
+std::string Describe(const LayerSpec& layer);
+std::shared_ptr<const Pipeline> MustParse(std::string_view spec);
+Cache MustCreate(std::string_view spec, const std::vector<LayerSpec>& layers,
+                 const CacheOptions& options = {});
+
+// f32 elements, uniform in (-sqrt(3), sqrt(3)): unit variance, cheap, the same on every machine.
+std::vector<float> UniformRows(std::int64_t count, std::uint64_t seed);
+std::vector<TokenPos> Positions(TokenPos first, std::int64_t count);
+// The nearest f16, as f32.
+std::vector<float> RoundedToF16(std::vector<float> values);
+
+// f32 elements in another element type, with the views the cache takes.
+class TypedRows {
+ public:
+  TypedRows(std::span<const float> values, ElementType type);
+  HeadsView HeadMajor(int heads, std::int64_t rows, int dim) const;
+
+ private:
+  ElementType type_;
+  std::vector<std::uint8_t> bytes_;
+};
+
+// The rows of one layer: keys [kv_heads, n, key_dim], values [kv_heads, n, value_dim].
+struct Prompt {
+  LayerSpec layer;
+  std::vector<TokenPos> positions;
+  std::vector<float> keys;
+  std::vector<float> values;
+
+  std::int64_t rows() const { return static_cast<std::int64_t>(positions.size()); }
+  HeadsView KeyView(std::int64_t first, std::int64_t count) const;
+  HeadsView ValueView(std::int64_t first, std::int64_t count) const;
+  std::span<const TokenPos> PositionView(std::int64_t first, std::int64_t count) const;
+  std::vector<oracle::HeadRows> Heads() const;
+};
+Prompt MakePrompt(const LayerSpec& layer, std::int64_t rows, std::uint64_t seed,
+                  TokenPos first_position = 0);
+
+// Rows [first, first + count) of the prompt, as f32.
+Status AppendRows(Cache& cache, int layer_index, Phase phase, const Prompt& prompt,
+                  std::int64_t first, std::int64_t count);
+// The whole prompt in chunks of `chunk` rows (0: at once).
+void MustAppend(Cache& cache, int layer_index, const Prompt& prompt, std::int64_t chunk = 0,
+                Phase phase = Phase::kPrefill);
+
+// Decoded rows of one head, or of all heads of a layer.
+oracle::HeadRows GatherHead(const Cache& cache, int layer_index, int head);
+std::vector<oracle::HeadRows> GatherLayer(const Cache& cache, int layer_index);
+
+struct Attended {
+  std::vector<float> out;
+  std::vector<float> lse;
+};
+// Attend with out and lse poisoned before. queries f32 [query_heads, n, key_dim].
+Attended MustAttend(const Cache& cache, int layer_index, std::span<const float> queries,
+                    std::span<const TokenPos> positions, const AttendParams& params = {});
+
+// Per query: |out - exact|_2, |exact|_2.
+struct OutputError {
+  double error = 0.0;
+  double norm = 0.0;
+  double relative() const { return norm > 0 ? error / norm : error; }
+};
+std::vector<OutputError> OutputErrors(const Attended& attended, const oracle::Attention& exact,
+                                      int value_dim);
+// Every query within `relative` of the oracle's output and lse within `lse_bound`.
+void ExpectAttentionNear(const Attended& attended, const oracle::Attention& exact, int value_dim,
+                         double relative, double lse_bound);
+
+// Everything that a failed call must leave alone, as text: rows, positions, decoded rows (bit by
+// bit) and the report; with `reserved` also memory held for later rows.
+enum class WithReserve : std::uint8_t { kNo, kYes };
+std::string StateOf(const Cache& cache, WithReserve reserve = WithReserve::kYes);
+std::string BytesText(const ByteReport& report, WithReserve reserve = WithReserve::kYes);
+
+// Counts what is held; refuses the `fail_at`-th request from now (0 = the next one, -1 = never).
+class TestAllocator final : public Allocator {
+ public:
+  ~TestAllocator() override { EXPECT_EQ(live_bytes, 0) << "memory was not given back"; }
+  void* Allocate(std::size_t bytes) override;
+  void Deallocate(void* memory, std::size_t bytes) override;
+
+  std::int64_t live_bytes = 0;
+  std::int64_t peak_bytes = 0;
+  std::int64_t requests = 0;
+  int fail_at = -1;
+};
+
+// Runs `body` once on every target the CPU has; restores the best one.
+template <class Body>
+void OnEveryTarget(Body body) {
+  for (const std::string_view target : SupportedTargets()) {
+    SCOPED_TRACE(target);
+    ASSERT_TRUE(SelectTarget(target).ok());
+    body();
+  }
+  ASSERT_TRUE(SelectTarget("").ok());
+}
+
+}  // namespace kvsieve::cache_test
+
+#endif  // KVSIEVE_TESTS_LIB_CACHE_FIXTURE_H_
