@@ -4,6 +4,7 @@
 #include <hwy/targets.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "kvsieve/spec_args.h"
@@ -50,7 +51,7 @@ bool CpuHas(const Target& target) {
   return (CpuTargets() & target.bit) != 0 && (!target.vnni || CpuHasVnni());
 }
 
-const Target* Active() {
+const Target* FindActive() {
   const auto allowed = hwy::SupportedTargets() | HWY_SCALAR;
   for (const Target& target : kTargets) {
     if ((allowed & target.bit) != 0 && CpuHas(target) && (!target.vnni || g_vnni_allowed)) {
@@ -58,6 +59,19 @@ const Target* Active() {
     }
   }
   return &kTargets[std::size(kTargets) - 1];
+}
+
+// Remembered, because Highway asks the CPU anew each time, and CPUID takes microseconds in a
+// virtual machine; kernels ask once per block. Null: not known yet.
+std::atomic<const Target*> g_active = nullptr;
+
+const Target* Active() {
+  const Target* active = g_active.load(std::memory_order_relaxed);
+  if (active == nullptr) {
+    active = FindActive();
+    g_active.store(active, std::memory_order_relaxed);
+  }
+  return active;
 }
 
 }  // namespace
@@ -76,6 +90,7 @@ bool VnniActive() { return Active()->vnni; }
 
 Status SelectTarget(std::string_view name) {
   CpuTargets();  // remember the CPU before anything is hidden
+  g_active.store(nullptr, std::memory_order_relaxed);
   if (name.empty()) {
     hwy::SetSupportedTargetsForTest(0);
     g_vnni_allowed = true;
