@@ -3,28 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <new>
 #include <numeric>
 #include <utility>
 
 #include "kvsieve/str_cat.h"
 #include "lib/cache_impl.h"
 #include "lib/decode_append.h"
+#include "lib/no_throw.h"
 #include "lib/prefill_plan.h"
 
 namespace kvsieve {
 namespace {
-
-// Bookkeeping lives in standard containers; when the heap refuses one, the call fails like any
-// other. Row memory comes from the Allocator and never throws.
-template <class Call>
-Status NoThrow(Call&& call) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    return Status(ErrorCode::kOutOfMemory, "no memory for bookkeeping");
-  }
-}
 
 Status WithLayer(const LayerState& layer, Status status) {
   if (status.ok()) return status;
@@ -104,8 +93,8 @@ Cache& Cache::operator=(Cache&&) noexcept = default;
 
 Result<Cache> Cache::Create(std::shared_ptr<const Pipeline> pipeline, std::vector<LayerSpec> layers,
                             const CacheOptions& options) {
-  auto impl = std::make_unique<Impl>();
-  const Status made = NoThrow([&]() -> Status {
+  return NoThrow([&]() -> Result<Cache> {
+    auto impl = std::make_unique<Impl>();
     if (pipeline == nullptr) return Status::Invalid("cache: no pipeline was given");
     if (layers.empty()) return Status::Invalid("cache: no layers were given");
     const int count = static_cast<int>(layers.size());
@@ -114,14 +103,12 @@ Result<Cache> Cache::Create(std::shared_ptr<const Pipeline> pipeline, std::vecto
       KVS_ASSIGN_OR_RETURN(LayerState layer, MakeLayer(*pipeline, layers[i], i, count));
       impl->layers.push_back(std::move(layer));
     }
-    return Status::Ok();
+    impl->pipeline = std::move(pipeline);
+    impl->allocator = options.allocator != nullptr ? options.allocator : &DefaultAllocator();
+    impl->parallel = options.parallel;
+    impl->decode_rows = options.decode_rows;
+    return Cache(std::move(impl));
   });
-  if (!made.ok()) return Status(made.error().code, made.message());
-  impl->pipeline = std::move(pipeline);
-  impl->allocator = options.allocator != nullptr ? options.allocator : &DefaultAllocator();
-  impl->parallel = options.parallel;
-  impl->decode_rows = options.decode_rows;
-  return Cache(std::move(impl));
 }
 
 Status Cache::Append(int layer_index, Phase phase, const HeadsView& keys, const HeadsView& values,

@@ -6,6 +6,7 @@
 
 #include "kvsieve/pipeline.h"
 #include "kvsieve/str_cat.h"
+#include "lib/no_throw.h"
 #include "lib/spec_call_parser.h"
 #include "lib/spec_names.h"
 
@@ -160,17 +161,19 @@ std::string RangesText(std::span<const LayerRange> ranges) {
 }  // namespace
 
 Result<std::string> Explain(const Pipeline& pipeline, int key_dim, int value_dim) {
-  LabelledText text;
-  text.Heading("spec");
-  text.Line("canonical", pipeline.Canonical());
-  KVS_RETURN_IF_ERROR(DescribeEvictor(pipeline.evictor(), &text));
-  KVS_RETURN_IF_ERROR(DescribeStore(pipeline.main_store(), key_dim, value_dim, &text));
-  for (const LayerOverride& layers : pipeline.layer_overrides()) {
-    text.Heading(StrCat("layers ", RangesText(layers.ranges), ": instead of the store above"));
-    KVS_RETURN_IF_ERROR(DescribeStore(layers.store, key_dim, value_dim, &text));
-  }
-  DescribeRows(pipeline, &text);
-  return text.Take();
+  return NoThrow([&]() -> Result<std::string> {
+    LabelledText text;
+    text.Heading("spec");
+    text.Line("canonical", pipeline.Canonical());
+    KVS_RETURN_IF_ERROR(DescribeEvictor(pipeline.evictor(), &text));
+    KVS_RETURN_IF_ERROR(DescribeStore(pipeline.main_store(), key_dim, value_dim, &text));
+    for (const LayerOverride& layers : pipeline.layer_overrides()) {
+      text.Heading(StrCat("layers ", RangesText(layers.ranges), ": instead of the store above"));
+      KVS_RETURN_IF_ERROR(DescribeStore(layers.store, key_dim, value_dim, &text));
+    }
+    DescribeRows(pipeline, &text);
+    return text.Take();
+  });
 }
 
 }  // namespace kvsieve

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kvsieve/str_cat.h"
+#include "lib/no_throw.h"
 #include "lib/spec_parser.h"
 
 namespace kvsieve {
@@ -111,8 +112,10 @@ Result<std::string> PipelineBuilder::StoreText(const StoreSpec& store) {
 }
 
 Result<Pipeline> Pipeline::Parse(std::string_view spec) {
-  KVS_ASSIGN_OR_RETURN(SpecSyntax syntax, ParseSpec(spec));
-  return PipelineBuilder::Build(spec, std::move(syntax));
+  return NoThrow([&]() -> Result<Pipeline> {
+    KVS_ASSIGN_OR_RETURN(SpecSyntax syntax, ParseSpec(spec));
+    return PipelineBuilder::Build(spec, std::move(syntax));
+  });
 }
 
 Status Pipeline::CheckLayers(int layer_count) const {
@@ -149,10 +152,12 @@ const StoreSpec& Pipeline::StoreFor(int layer_index, int layer_count, int tier) 
 }
 
 Result<LayerStore> BuildStore(const StoreSpec& store, const LayerSpec& layer) {
-  LayerStore built;
-  KVS_ASSIGN_OR_RETURN(built.key, MakeChain(store.key, layer.key_dim, Side::kKey));
-  KVS_ASSIGN_OR_RETURN(built.value, MakeChain(store.value, layer.value_dim, Side::kValue));
-  return built;
+  return NoThrow([&]() -> Result<LayerStore> {
+    LayerStore built;
+    KVS_ASSIGN_OR_RETURN(built.key, MakeChain(store.key, layer.key_dim, Side::kKey));
+    KVS_ASSIGN_OR_RETURN(built.value, MakeChain(store.value, layer.value_dim, Side::kValue));
+    return built;
+  });
 }
 
 }  // namespace kvsieve

@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kvsieve/targets.h"
 
 namespace kvsieve {
 namespace {
@@ -20,12 +24,12 @@ TEST(Float16, EveryF16SurvivesTheRoundTrip) {
 }
 
 TEST(Float16, RoundsHalfToEvenAndOverflowsToInf) {
-  EXPECT_EQ(ToF16(1.0F + 0x1p-11F).bits, 0x3C00);           // half way, even below
-  EXPECT_EQ(ToF16(1.0F + 3 * 0x1p-11F).bits, 0x3C02);       // half way, even above
+  EXPECT_EQ(ToF16(1.0F + 0x1p-11F).bits, 0x3C00);      // half way, even below
+  EXPECT_EQ(ToF16(1.0F + 3 * 0x1p-11F).bits, 0x3C02);  // half way, even above
   EXPECT_EQ(ToF16(65519.9F).bits, 0x7BFF);
   EXPECT_EQ(ToF16(65520.0F).bits, 0x7C00);
   EXPECT_EQ(ToF16(5.96e-8F).bits, 0x0001);
-  EXPECT_EQ(ToF16(0x1p-25F).bits, 0x0000);                  // half of the smallest, even is zero
+  EXPECT_EQ(ToF16(0x1p-25F).bits, 0x0000);  // half of the smallest, even is zero
   EXPECT_EQ(ToF16(-INFINITY).bits, 0xFC00);
 }
 
@@ -60,6 +64,28 @@ TEST(Float16, DirectedRoundingIsTheNearestOnThatSide) {
   EXPECT_EQ(ToF16RoundDown(1e9F).bits, 0x7BFF);
   EXPECT_EQ(ToF16RoundDown(-1e9F).bits, 0xFBFF);
   EXPECT_EQ(ToBF16RoundUp(3.4e38F).bits, 0x7F7F);
+}
+
+TEST(Float16, ConvertsWholeArraysExactlyOnEveryTarget) {
+  std::vector<F16> halves(0x10000);
+  for (std::uint32_t bits = 0; bits < halves.size(); ++bits) {
+    halves[bits].bits = static_cast<std::uint16_t>(bits);
+  }
+  std::vector<float> values(halves.size());
+  for (const std::string_view target : SupportedTargets()) {
+    ASSERT_TRUE(SelectTarget(target).ok());
+    // An odd length, so that the remainder is taken too.
+    ConvertToF32(halves.data() + 1, ElementType::kF16, 0xFFFF, values.data() + 1);
+    for (std::size_t i = 1; i < halves.size(); ++i) {
+      const float expected = ToFloat(halves[i]);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(values[i])) << target << " " << i;
+      } else {
+        ASSERT_EQ(std::memcmp(&values[i], &expected, sizeof(float)), 0) << target << " " << i;
+      }
+    }
+  }
+  ASSERT_TRUE(SelectTarget("").ok());
 }
 
 }  // namespace
