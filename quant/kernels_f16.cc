@@ -59,7 +59,7 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const float* q, float* logits
   const int panels = (b.rows + kPanelRows - 1) / kPanelRows;
   const std::size_t panel_bytes = static_cast<std::size_t>(b.dim) * kPanelRows * 2;
   constexpr std::size_t kRowBytes = static_cast<std::size_t>(kLanes) * 2;
-  Ahead ahead(b);
+  Ahead<CacheLevel::kL2> ahead(b);
   for (int panel = 0; panel < panels; panel += kPanelsPerStep) {
     // Panels past the last one repeat it, which needs no second kernel.
     const std::uint8_t* codes[4];
@@ -137,7 +137,7 @@ HWY_INLINE void AddTo(const HeadSums& s, float* acc) {
 // dims exist.
 template <int kHeads, int kVectors>
 HWY_INLINE void ValueTile(const KernelBlock& b, const std::uint8_t* values, int count,
-                          const float* weights, float* acc, Ahead& ahead) {
+                          const float* weights, float* acc, Ahead<CacheLevel::kL2>& ahead) {
   const std::size_t row_bytes = static_cast<std::size_t>(b.dim) * 2;
   constexpr std::size_t kStep = static_cast<std::size_t>(kLanes) * 2;
   alignas(32) std::uint8_t padded[kLanes * 2] = {};
@@ -177,7 +177,7 @@ HWY_INLINE void ValueTile(const KernelBlock& b, const std::uint8_t* values, int 
 
 template <int kHeads>
 HWY_NOINLINE void AccumulateHeads(const KernelBlock& b, const float* weights, float* acc) {
-  Ahead ahead(b);
+  Ahead<CacheLevel::kL2> ahead(b);
   int d = 0;
   for (; d + kWide * kLanes <= b.dim; d += kWide * kLanes) {
     ValueTile<kHeads, kWide>(b, b.codes + static_cast<std::size_t>(d) * 2, kLanes, weights, acc + d,

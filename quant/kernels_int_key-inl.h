@@ -58,7 +58,7 @@ template <class Dot, class Format, int kHeads>
 HWY_INLINE void KeyGroup(const std::uint8_t* codes0, const std::uint8_t* codes1, int units,
                          const std::int32_t* words,
                          const typename Format::template Reader<Side::kKey>& reader,
-                         Sums<Dot>& sums, Ahead& ahead) {
+                         Sums<Dot>& sums, Ahead<CacheLevel::kL1>& ahead) {
   const D8 d8;
   constexpr int kWordsPerQuad = kHeadTile * 2;
   for (int u = 0; u < units; ++u) {
@@ -88,7 +88,7 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const IntQuery& query, float*
   const int groups = b.dim / b.group;
   const std::size_t panel_bytes = static_cast<std::size_t>(groups * group_units) * kLine;
   constexpr int kPanelsPerStep = kLanes * 2 / kPanelRows;
-  Ahead ahead(b);
+  Ahead<CacheLevel::kL1> ahead(b);
 
   for (int panel = 0; panel < panels; panel += kPanelsPerStep) {
     // The second vector is the next panel, or the other half of this one. An odd last panel is

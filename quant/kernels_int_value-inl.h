@@ -153,11 +153,12 @@ struct ValueBlock {
 // kVectors vectors of dims from `first_dim` on; one vector may be partial: `count` dims. Not
 // inlined: what the compiler would hoist out of the caller's loop costs this one its registers.
 template <class Dot, class Format, int kHeads, int kVectors>
-HWY_NOINLINE void ValueTile(const ValueBlock& v, int first_dim, int count, Ahead& ahead_of_block) {
+HWY_NOINLINE void ValueTile(const ValueBlock& v, int first_dim, int count,
+                            Ahead<CacheLevel::kL1>& ahead_of_block) {
   const typename Format::template Reader<Side::kValue> reader(v.block.codebook);
   const GroupWeights& w = v.weights;
   const std::uint8_t* codes = v.block.codes + static_cast<std::size_t>(first_dim) * 4;
-  Ahead ahead = ahead_of_block;
+  Ahead<CacheLevel::kL1> ahead = ahead_of_block;
   static constexpr std::int32_t kNone[kHeadTile] = {};
   Sums<Dot> s;
   StartSums<Dot, kHeads>(s, kNone);
@@ -196,7 +197,7 @@ HWY_NOINLINE void AccumulateHeads(const KernelBlock& b, const float* weights, fl
                      (b.rows + kUnitRows - 1) / kUnitRows,
                      static_cast<std::size_t>(b.dim) * 4,
                      group_weights};
-  Ahead ahead(b);
+  Ahead<CacheLevel::kL1> ahead(b);
   for (int g = 0; g < b.dim / b.group; ++g) {
     PrepareGroup<Dot, kHeads>(b, weights, g, group_weights);
     ahead.Step<2>();
