@@ -132,9 +132,12 @@ class MeanScores {
     const std::size_t rows = scores.raw.size() / heads;
     raw_.resize(rows);
     smoothed_.resize(rows);
-    for (std::size_t i = 0; i < scores.raw.size(); ++i) {
-      raw_[i % rows] += scores.raw[i];
-      smoothed_[i % rows] += scores.smoothed[i];
+    for (std::size_t head = 0; head < heads; ++head) {
+      const std::size_t begin = head * rows;
+      for (std::size_t i = 0; i < rows; ++i) {
+        raw_[i] += scores.raw[begin + i];
+        smoothed_[i] += scores.smoothed[begin + i];
+      }
     }
     heads_ += static_cast<double>(heads);
   }

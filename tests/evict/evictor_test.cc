@@ -180,6 +180,33 @@ TEST(Evictor, ObservationsThatContradictThemselvesAreErrors) {
             "layer 0 head 1: values are 100 x 16, expected 100 x 8");
 }
 
+// Heads that an earlier eviction left with different rows, one of them with none.
+TEST(Evictor, HeadsMayHaveDifferentRows) {
+  const oracle::Layer layer = RandomLayer({2, 2, 16, 16, 100, 64}, 11);
+  const Observed observed(layer);
+  oracle::Layer newest = RandomLayer({1, 1, 16, 16, 40, 32}, 12);
+  newest.positions = Range(60, 99);
+  const Observed short_head(newest);
+  const testing::TestSource none(nullptr, 0, 16, {});
+  for (const char* spec : {"snapkv(budget=48%)", "output_perturbation(budget=50%,window=8)"}) {
+    Observation observation = observed.observation();
+    observation.layer.query_heads = observation.layer.kv_heads = 3;
+    std::vector<float> queries = layer.q;
+    queries.insert(queries.end(), layer.q.begin(), layer.q.begin() + 64 * 16);
+    observation.window_queries = queries.data();
+    const std::vector<HeadObservation> heads = {
+        observation.heads[0], {&none, &none, {}}, short_head.observation().heads[0]};
+    observation.heads = heads;
+    const LayerDecision ragged = Decide(spec, observation);
+    EXPECT_EQ(Kept(ragged, 0), Kept(Decide(spec, observed.observation()), 0));
+    EXPECT_EQ(Kept(ragged, 1), Positions{});
+    Observation alone = short_head.observation();
+    alone.window_queries = layer.q.data();
+    alone.window_positions = observation.window_positions;
+    EXPECT_EQ(Kept(ragged, 2), Kept(Decide(spec, alone), 0));
+  }
+}
+
 TEST(Evictor, SlidingWindowLayersStayWhole) {
   oracle::Layer layer = RandomLayer({2, 1, 16, 16, 100, 64}, 6);
   layer.spec.sliding_window = 64;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "evict/scorers.h"
+#include "kvsieve/str_cat.h"
 #include "kvsieve/targets.h"
 #include "tests/evict/fixtures.h"
 #include "tests/evict/oracle.h"
@@ -30,14 +31,13 @@ INSTANTIATE_TEST_SUITE_P(Targets, ScoringTest, ::testing::ValuesIn(SupportedTarg
 
 Scores ScoreWith(const oracle::Options& options, const Observation& observation,
                  ScoreScratch* scratch = nullptr, Parallel* parallel = nullptr) {
-  std::string spec = "x(window=" + std::to_string(options.window) + ",queries=" + options.queries +
-                     ",group=" + options.group + ",causal=" + (options.causal ? "true" : "false");
-  spec += ",pool=" + options.pool;
-  if (options.pool != "none") {
-    spec += ":" + std::to_string(options.width) +
-            ",pool_pad=" + (options.pad_zero ? "zero" : "exclude");
-  }
-  const SpecCall call = testing::ParseCall(spec + ")");
+  const std::string pad = options.pad_zero ? "zero" : "exclude";
+  const std::string pool =
+      options.pool == "none" ? "none" : StrCat(options.pool, ":", options.width, ",pool_pad=", pad);
+  const std::string spec =
+      StrCat("x(window=", options.window, ",queries=", options.queries, ",group=", options.group,
+             ",pool=", pool, ",causal=", options.causal ? "true" : "false", ")");
+  const SpecCall call = testing::ParseCall(spec);
   ArgReader args(call);
   evict::Selection selection;
   selection.protect_window = !options.pool_window;
