@@ -55,6 +55,7 @@ struct WorkerScratch {
   float* bias;             // [group]
   float* max;              // [group]
   float* sum;              // [group]
+  float* poison;           // [group]: NaN for a query that holds NaN or Inf, else 0
   float* rows;             // [kBlockRows, larger dim]: exact rows as f32
   std::uint8_t* prepared;  // [tiles, prepared_bytes]
   std::size_t prepared_bytes;
@@ -78,6 +79,7 @@ struct WorkerScratch {
     cut.bias = floats(group);
     cut.max = floats(group);
     cut.sum = floats(group);
+    cut.poison = floats(group);
     cut.rows = floats(kBlockRows * std::max(key_dim, value_dim));
     cut.prepared_bytes = PreparedBytes(job);
     cut.prepared = memory + used;
@@ -153,14 +155,14 @@ class Attention {
 
   void Run(AttendMemory& memory, int head, int range) {
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(job_.query_positions.size()); ++i) {
+      LoadQueries(head, i);
+      partials_first_ = PartialOf(job_, memory, head, range, i, 0);
       for (int g = 0; g < group_; ++g) {
-        partials_first_ = PartialOf(job_, memory, head, range, i, 0);
         const Partial partial = PartialAt(g);
         partial.max() = kMinusInf;
-        partial.sum() = 0;
+        partial.sum() = scratch_.poison[g];
         std::fill_n(partial.out(), value_dim_, 0.0F);
       }
-      LoadQueries(head, i);
       const Visibility visibility(job_.query_positions[i], job_.layer.sliding_window);
       if (job_.staging != nullptr) {
         AttendStaging(head, visibility);
@@ -186,12 +188,20 @@ class Attention {
  private:
   Partial PartialAt(int g) const { return {partials_first_.at + g * (2 + value_dim_)}; }
 
+  // A query with NaN or Inf is attended as zero, for kernels round queries to integers, and its
+  // result made NaN.
   void LoadQueries(int head, std::int64_t i) {
     const int dim = job_.layer.key_dim;
     for (int g = 0; g < group_; ++g) {
       float* q = scratch_.q + g * dim;
       ConvertToF32(job_.queries.row(head * group_ + g, i), job_.queries.type, dim, q);
-      for (int d = 0; d < dim; ++d) q[d] *= job_.layer.scale;
+      float poison = 0.0F;
+      for (int d = 0; d < dim; ++d) {
+        q[d] *= job_.layer.scale;
+        poison += q[d] * 0.0F;
+      }
+      if (poison != 0.0F) std::fill_n(q, dim, 0.0F);
+      scratch_.poison[g] = poison;
     }
   }
 
@@ -359,11 +369,11 @@ Status Attend(const AttendJob& job, Parallel& parallel, AttendMemory& memory, fl
         const Partial part = Attention::PartialOf(job, memory, head, range, i, g);
         MergeInto(total, part.max(), part.sum(), part.out(), dim);
       }
-      const float inverse = total.sum() > 0 ? 1.0F / total.sum() : 0.0F;
+      const float inverse = total.sum() != 0 ? 1.0F / total.sum() : 0.0F;
       const std::int64_t at = query_head * n + i;
       for (int d = 0; d < dim; ++d) out[at * dim + d] = total.out()[d] * inverse;
       if (lse != nullptr)
-        lse[at] = total.sum() > 0 ? total.max() + std::log(total.sum()) : kMinusInf;
+        lse[at] = total.sum() != 0 ? total.max() + std::log(total.sum()) : kMinusInf;
     }
   }
   return Status::Ok();

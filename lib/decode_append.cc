@@ -107,9 +107,10 @@ void DecodeAppend::CommitHead(int head, HeadStore& store) {
   store.tail.DropFront(shape, leaving.from_tail());
 }
 
-// On a sliding layer, gives back what no later query sees: whole blocks, and exact rows.
+// On a sliding layer, gives back what no later query sees: whole blocks, and exact rows. The first
+// new row's own query is still to come, so its whole window stays.
 void DecodeAppend::DropOutOfWindow() {
-  const std::int64_t oldest = std::int64_t{layer_.next_position} - layer_.spec.sliding_window;
+  const std::int64_t oldest = std::int64_t{positions_.front()} + 1 - layer_.spec.sliding_window;
   if (oldest <= 0) return;
   for (HeadStore& store : layer_.heads) {
     for (ExactRows* exact : {&store.sinks, &store.tail}) {

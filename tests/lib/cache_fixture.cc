@@ -1,11 +1,13 @@
 #include "tests/lib/cache_fixture.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include "kvsieve/float16.h"
 #include "kvsieve/str_cat.h"
@@ -206,6 +208,64 @@ void ExpectAttentionNear(const Attended& attended, const oracle::Attention& exac
       ASSERT_NEAR(attended.lse[i], exact.lse[i], lse_bound) << "query " << i;
     }
   }
+}
+
+namespace {
+
+double LargestNorm(const std::vector<float>& rows, int dim) {
+  double largest = 0.0;
+  for (std::size_t at = 0; at < rows.size(); at += static_cast<std::size_t>(dim)) {
+    double square = 0.0;
+    for (int d = 0; d < dim; ++d) square += double{rows[at + d]} * rows[at + d];
+    largest = std::max(largest, square);
+  }
+  return std::sqrt(largest);
+}
+
+}  // namespace
+
+KernelBound BoundOf(const LayerSpec& layer, std::span<const oracle::HeadRows> heads) {
+  KernelBound bound;
+  for (const oracle::HeadRows& head : heads) {
+    bound.max_key = std::max(bound.max_key, 2 * LargestNorm(head.keys, layer.key_dim));
+    bound.max_value = std::max(bound.max_value, LargestNorm(head.values, layer.value_dim));
+    bound.rows = std::max(bound.rows, static_cast<double>(head.rows()));
+  }
+  return bound;
+}
+
+void ExpectWithinKernelBound(const LayerSpec& layer, std::span<const oracle::HeadRows> heads,
+                             std::span<const float> queries, const Attended& attended,
+                             const oracle::Attention& exact) {
+  const KernelBound bound = BoundOf(layer, heads);
+  const std::vector<OutputError> errors = OutputErrors(attended, exact, layer.value_dim);
+  const auto dim = static_cast<std::size_t>(layer.key_dim);
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    const std::vector<float> q(queries.begin() + static_cast<std::ptrdiff_t>(i * dim),
+                               queries.begin() + static_cast<std::ptrdiff_t>((i + 1) * dim));
+    const double logit =
+        0x1p-13 * LargestNorm(q, layer.key_dim) * layer.scale * bound.max_key + 1e-5;
+    const double weights = 0x1p-13 * std::sqrt(bound.rows) * exact.top[i];
+    // Written so that NaN fails.
+    ASSERT_TRUE(errors[i].error <= (2 * logit + weights + 1e-5) * bound.max_value)
+        << "query " << i << ": error " << errors[i].error << " of " << errors[i].norm;
+    if (std::isinf(exact.lse[i])) {
+      ASSERT_EQ(attended.lse[i], -std::numeric_limits<float>::infinity()) << "query " << i;
+    } else {
+      ASSERT_NEAR(attended.lse[i], exact.lse[i], logit + 1e-5) << "query " << i;
+    }
+  }
+}
+
+void Threads::Run(std::int64_t tasks, TaskFn fn, void* context) {
+  std::atomic<std::int64_t> next{0};
+  std::vector<std::thread> threads;
+  for (int worker = 0; worker < workers_; ++worker) {
+    threads.emplace_back([&, worker] {
+      for (std::int64_t task; (task = next++) < tasks;) fn(context, task, worker);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 std::string BytesText(const ByteReport& r, WithReserve reserve) {

@@ -89,6 +89,22 @@ std::vector<OutputError> OutputErrors(const Attended& attended, const oracle::At
 void ExpectAttentionNear(const Attended& attended, const oracle::Attention& exact, int value_dim,
                          double relative, double lse_bound);
 
+// How far a kernel may be from exact arithmetic over the same decoded rows.
+//   query   its elements are rounded to 16 bits of the largest, each off by less than
+//           u = 2^-15 |q|, independently: a logit is off by less than 4 u |k| scale
+//   weight  rounded likewise, each off by less than 2^-15 of the largest weight
+// A softmax whose logits are off by d moves its output by less than 2 d max|v|.
+struct KernelBound {
+  double max_key = 0.0;    // largest |k|, decoded, twice where a mean is taken off
+  double max_value = 0.0;  // largest |v|
+  double rows = 0.0;
+};
+KernelBound BoundOf(const LayerSpec& layer, std::span<const oracle::HeadRows> heads);
+// Every query within that bound.
+void ExpectWithinKernelBound(const LayerSpec& layer, std::span<const oracle::HeadRows> heads,
+                             std::span<const float> queries, const Attended& attended,
+                             const oracle::Attention& exact);
+
 // Everything that a failed call must leave alone, as text: rows, positions, decoded rows (bit by
 // bit) and the report; with `reserved` also memory held for later rows.
 enum class WithReserve : std::uint8_t { kNo, kYes };
@@ -106,6 +122,17 @@ class TestAllocator final : public Allocator {
   std::int64_t peak_bytes = 0;
   std::int64_t requests = 0;
   int fail_at = -1;
+};
+
+// `workers` threads that take tasks in an unknown order.
+class Threads final : public Parallel {
+ public:
+  explicit Threads(int workers) : workers_(workers) {}
+  int workers() const override { return workers_; }
+  void Run(std::int64_t tasks, TaskFn fn, void* context) override;
+
+ private:
+  int workers_;
 };
 
 // Runs `body` once on every target the CPU has; restores the best one.

@@ -21,9 +21,14 @@ bool Visible(const LayerSpec& layer, TokenPos row, TokenPos query) {
   return layer.sliding_window == 0 || row > std::int64_t{query} - layer.sliding_window;
 }
 
-// One query head at one position: writes out [value_dim], returns lse.
-double AttendOne(const LayerSpec& layer, const HeadRows& head, const float* q, TokenPos position,
-                 double* out) {
+struct Softmax {
+  double lse = kMinusInf;
+  double top = 0.0;
+};
+
+// One query head at one position: writes out [value_dim].
+Softmax AttendOne(const LayerSpec& layer, const HeadRows& head, const float* q, TokenPos position,
+                  double* out) {
   std::vector<double> logits(head.positions.size(), kMinusInf);
   double largest = kMinusInf;
   for (std::size_t r = 0; r < logits.size(); ++r) {
@@ -32,7 +37,7 @@ double AttendOne(const LayerSpec& layer, const HeadRows& head, const float* q, T
     largest = std::max(largest, logits[r]);
   }
   std::fill_n(out, layer.value_dim, 0.0);
-  if (largest == kMinusInf) return kMinusInf;
+  if (largest == kMinusInf) return {};
   double sum = 0.0;
   for (std::size_t r = 0; r < logits.size(); ++r) {
     const double weight = std::exp(logits[r] - largest);
@@ -41,7 +46,7 @@ double AttendOne(const LayerSpec& layer, const HeadRows& head, const float* q, T
     sum += weight;
   }
   for (int d = 0; d < layer.value_dim; ++d) out[d] /= sum;
-  return largest + std::log(sum);
+  return {largest + std::log(sum), 1.0 / sum};
 }
 
 }  // namespace
@@ -55,12 +60,15 @@ Attention Attend(const LayerSpec& layer, std::span<const HeadRows> heads,
   Attention result;
   result.out.resize(query_heads * n * value_dim);
   result.lse.resize(query_heads * n);
+  result.top.resize(query_heads * n);
   for (std::size_t h = 0; h < query_heads; ++h) {
     const HeadRows& head = heads[h / (query_heads / heads.size())];
     for (std::size_t i = 0; i < n; ++i) {
       const std::size_t at = h * n + i;
-      result.lse[at] = AttendOne(layer, head, queries.data() + at * key_dim, positions[i],
-                                 result.out.data() + at * value_dim);
+      const Softmax softmax = AttendOne(layer, head, queries.data() + at * key_dim, positions[i],
+                                        result.out.data() + at * value_dim);
+      result.lse[at] = softmax.lse;
+      result.top[at] = softmax.top;
     }
   }
   return result;

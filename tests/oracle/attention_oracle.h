@@ -23,6 +23,7 @@ struct HeadRows {
 struct Attention {
   std::vector<double> out;  // [query_heads, n, value_dim]
   std::vector<double> lse;  // [query_heads, n], -inf where no row is visible
+  std::vector<double> top;  // [query_heads, n]: the largest softmax weight, 0 where none is visible
 };
 
 // queries f32 [query_heads, n, key_dim] at `positions` [n]; heads [kv_heads]. Scale, softcap and

@@ -1,0 +1,216 @@
+// What attention sees: masks, windows, softcap, segments of every length, staging, many ranges.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/lib/cache_fixture.h"
+
+namespace kvsieve {
+namespace {
+
+using cache_test::Attended;
+using cache_test::MakeLayer;
+using cache_test::MakePrompt;
+using cache_test::MustAttend;
+using cache_test::MustCreate;
+using cache_test::Positions;
+using cache_test::Prompt;
+
+// f32 rows are attended in f32: 64 dims * 2^-24 * sum|q k| scale (below 24) stays under 1e-4.
+constexpr double kF32 = 1e-4;
+
+std::vector<float> Queries(const LayerSpec& layer, std::size_t positions, std::uint64_t seed) {
+  return cache_test::UniformRows(
+      std::int64_t{layer.query_heads} * static_cast<std::int64_t>(positions) * layer.key_dim, seed);
+}
+
+Cache Filled(std::string_view spec, const LayerSpec& layer, const Prompt& prompt) {
+  Cache cache = MustCreate(spec, {layer});
+  cache_test::MustAppend(cache, 0, prompt);
+  EXPECT_TRUE(cache.FinishPrefill().ok());
+  return cache;
+}
+
+// exact_sinks as long as the prompt: nothing is encoded, so the oracle over the source rows holds.
+constexpr const char* kExact = "none | kv=f16 | exact_sinks=1000";
+
+void ExpectOracle(const Cache& cache, const LayerSpec& as, const Prompt& prompt,
+                  const std::vector<TokenPos>& positions, const AttendParams& params = {}) {
+  const std::vector<float> queries = Queries(as, positions.size(), 21);
+  const oracle::Attention exact = oracle::Attend(as, prompt.Heads(), queries, positions);
+  const Attended attended = MustAttend(cache, 0, queries, positions, params);
+  cache_test::ExpectAttentionNear(attended, exact, as.value_dim, kF32, kF32);
+}
+
+TEST(Attention, SeveralQueriesSeeOnlyThePast) {
+  const LayerSpec layer = MakeLayer(6, 2, 64, 32);
+  const Prompt prompt = MakePrompt(layer, 200, 1);
+  ExpectOracle(Filled(kExact, layer, prompt), layer, prompt, Positions(0, 200));
+}
+
+TEST(Attention, ReadsStagingBeforeThePromptIsFinished) {
+  const LayerSpec layer = MakeLayer(6, 2, 64, 32);
+  const Prompt prompt = MakePrompt(layer, 600, 2);  // more than one page of staging
+  Cache cache = MustCreate("random(budget=8) | kv=int4", {layer});
+  for (std::int64_t first = 0; first < 600; first += 150) {
+    ASSERT_TRUE(cache_test::AppendRows(cache, 0, Phase::kPrefill, prompt, first, 150).ok());
+    Prompt so_far = MakePrompt(layer, 600, 2);
+    ExpectOracle(cache, layer, so_far, Positions(static_cast<TokenPos>(first), 150));
+  }
+}
+
+TEST(Attention, OverridesOfScaleSoftcapAndWindowReplaceTheLayers) {
+  LayerSpec layer = MakeLayer(4, 2, 64, 64);
+  layer.softcap = 3.0F;
+  const Prompt prompt = MakePrompt(layer, 300, 3);
+  const Cache cache = Filled(kExact, layer, prompt);
+  ExpectOracle(cache, layer, prompt, {299, 150});
+  LayerSpec other = layer;
+  AttendParams params;
+  params.scale = other.scale = 0.7F;
+  params.softcap = other.softcap = 20.0F;
+  params.sliding_window = other.sliding_window = 77;
+  ExpectOracle(cache, other, prompt, {299, 150, 400}, params);
+  params.softcap = other.softcap = 0.0F;
+  ExpectOracle(cache, other, prompt, {299, 150, 400}, params);
+}
+
+TEST(Attention, SoftcapComesAfterTheMeanIsAddedBack) {
+  LayerSpec layer = MakeLayer(4, 2, 64, 64);
+  layer.softcap = 2.0F;
+  Prompt prompt = MakePrompt(layer, 300, 4);
+  for (float& k : prompt.keys) k += 1.0F;  // a mean that matters
+  const Cache cache = Filled("none | k=center+int8, v=f16 | exact_sinks=4", layer, prompt);
+  const std::vector<float> queries = Queries(layer, 2, 22);
+  const std::vector<oracle::HeadRows> heads = cache_test::GatherLayer(cache, 0);
+  const std::vector<TokenPos> positions = {300, 200};
+  const oracle::Attention exact = oracle::Attend(layer, heads, queries, positions);
+  const Attended attended = MustAttend(cache, 0, queries, positions);
+  cache_test::ExpectWithinKernelBound(layer, heads, queries, attended, exact);
+}
+
+// Every query of one step sees its whole window, and rows that none of them sees go.
+TEST(Attention, QueriesOfOneDecodeStepEachSeeTheirWindow) {
+  LayerSpec layer = MakeLayer(2, 1, 64, 64);
+  layer.sliding_window = 16;
+  for (const char* spec : {"none | kv=f16 | exact_sinks=1000", "none | kv=f16 | tail=1000"}) {
+    SCOPED_TRACE(spec);
+    const Prompt all = MakePrompt(layer, 114, 5);
+    Cache cache = MustCreate(spec, {layer});
+    ASSERT_TRUE(cache_test::AppendRows(cache, 0, Phase::kPrefill, all, 0, 14).ok());
+    ASSERT_TRUE(cache.FinishPrefill().ok());
+    for (std::int64_t first = 14; first < 114; first += 4) {
+      SCOPED_TRACE(first);
+      ASSERT_TRUE(cache_test::AppendRows(cache, 0, Phase::kDecode, all, first, 4).ok());
+      EXPECT_LE(cache.rows(0, 0), 16 + 4 - 1);
+      ExpectOracle(cache, layer, all, Positions(static_cast<TokenPos>(first), 4));
+    }
+  }
+}
+
+TEST(Attention, AHeadWithoutVisibleRowsGivesZeroAndMinusInfinity) {
+  const LayerSpec layer = MakeLayer(4, 2, 33, 20);
+  const std::vector<float> queries = Queries(layer, 1, 23);
+  const auto expect_nothing = [&](const Cache& cache, TokenPos position) {
+    const Attended attended = MustAttend(cache, 0, queries, std::vector<TokenPos>{position});
+    for (const float x : attended.out) ASSERT_EQ(x, 0.0F);
+    for (const float x : attended.lse) ASSERT_EQ(x, -std::numeric_limits<float>::infinity());
+  };
+  for (const char* spec : {"none | kv=f16", "none | k=center+turbo4, v=turbo4 | tail=3"}) {
+    SCOPED_TRACE(spec);
+    Cache cache = MustCreate(spec, {MakeLayer(4, 2, 64, 64)});
+    cache = MustCreate("none | kv=f16", {layer});
+    expect_nothing(cache, 5);  // nothing seen
+    ASSERT_TRUE(cache.FinishPrefill().ok());
+    expect_nothing(cache, 5);  // an empty prompt
+    const Prompt later = MakePrompt(layer, 100, 6, 1000);
+    cache_test::MustAppend(cache, 0, later, 0, Phase::kDecode);
+    expect_nothing(cache, 999);  // all rows lie in the future
+  }
+}
+
+// NaN and Inf in one query stay there, whatever shares its tile of heads.
+TEST(Attention, ABadQueryHarmsNoOther) {
+  const LayerSpec layer = MakeLayer(8, 2, 64, 64);
+  const Prompt prompt = MakePrompt(layer, 100, 7);
+  for (const char* store : {"kv=f16", "kv=int8", "kv=int4", "kv=turbo4", "kv=turbo3"}) {
+    SCOPED_TRACE(store);
+    const Cache cache =
+        Filled(std::string("none | ") + store + " | exact_sinks=4, tail=8", layer, prompt);
+    const std::vector<TokenPos> positions = {99, 100};
+    cache_test::OnEveryTarget([&] {
+      std::vector<float> queries = Queries(layer, 2, 24);
+      const Attended good = MustAttend(cache, 0, queries, positions);
+      for (const float bad : {NAN, INFINITY, -INFINITY}) {
+        const std::size_t bad_query = 2 * 2 + 1;  // head 2, the second position
+        queries[bad_query * 64 + 10] = bad;
+        const Attended attended = MustAttend(cache, 0, queries, positions);
+        for (std::size_t i = 0; i < attended.out.size(); ++i) {
+          if (i / 64 != bad_query) {
+            ASSERT_EQ(attended.out[i], good.out[i]);
+          }
+        }
+        for (std::size_t i = 0; i < attended.lse.size(); ++i) {
+          if (i != bad_query) {
+            ASSERT_EQ(attended.lse[i], good.lse[i]);
+          }
+        }
+        // Not a plausible answer: the engine must be able to see it.
+        EXPECT_FALSE(std::isfinite(attended.lse[bad_query]));
+        EXPECT_TRUE(std::isnan(attended.out[bad_query * 64])) << bad;
+      }
+    });
+  }
+}
+
+TEST(Attention, TheNumberOfWorkersChangesNoByte) {
+  const LayerSpec layer = MakeLayer(4, 2, 33, 40);
+  const Prompt prompt = MakePrompt(layer, 20000, 8);  // three ranges of 8192 rows
+  const Cache cache = Filled("none | k=int8, v=int4 | exact_sinks=4, tail=100", layer, prompt);
+  const std::vector<TokenPos> positions = {20000, 9000, 8};
+  const std::vector<float> queries = Queries(layer, 3, 25);
+  const Attended serial = MustAttend(cache, 0, queries, positions);
+  const std::vector<oracle::HeadRows> heads = cache_test::GatherLayer(cache, 0);
+  cache_test::ExpectWithinKernelBound(layer, heads, queries, serial,
+                                      oracle::Attend(layer, heads, queries, positions));
+  for (const int workers : {2, 5}) {
+    cache_test::Threads threads(workers);
+    AttendParams params;
+    params.parallel = &threads;
+    const Attended shared = MustAttend(cache, 0, queries, positions, params);
+    EXPECT_EQ(std::memcmp(shared.out.data(), serial.out.data(), serial.out.size() * 4), 0);
+    EXPECT_EQ(shared.lse, serial.lse);
+  }
+}
+
+TEST(Attention, OneScratchServesCallsOfAnyShapeInTurn) {
+  const LayerSpec small = MakeLayer(1, 1, 33, 33);
+  const LayerSpec large = MakeLayer(32, 2, 256, 192);
+  Cache cache = MustCreate("none | kv=f16", {small, large});
+  cache_test::MustAppend(cache, 0, MakePrompt(small, 70, 9));
+  cache_test::MustAppend(cache, 1, MakePrompt(large, 70, 10));
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  AttendScratch scratch;
+  for (const int i : {0, 1, 0, 1}) {
+    const LayerSpec& layer = cache.layer(i);
+    const std::vector<float> queries = Queries(layer, 1, 26);
+    const std::vector<TokenPos> position = {70};
+    std::vector<float> out(static_cast<std::size_t>(layer.query_heads * layer.value_dim), NAN);
+    ASSERT_TRUE(
+        cache
+            .Attend(i, position,
+                    HeadsView::HeadMajor(queries.data(), layer.query_heads, 1, layer.key_dim), {},
+                    scratch, out.data(), nullptr)
+            .ok());
+    EXPECT_EQ(out, MustAttend(cache, i, queries, position).out);
+    EXPECT_GT(scratch.bytes(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace kvsieve
