@@ -27,13 +27,22 @@ Status CheckIndex(int layer_index, std::size_t layers) {
 
 Status CheckView(std::string_view name, const HeadsView& view, int heads, std::int64_t rows,
                  int dim) {
-  if (view.heads == heads && view.rows == rows && view.dim == dim &&
-      (view.data != nullptr || rows == 0)) {
-    return Status::Ok();
+  if (view.heads != heads || view.rows != rows || view.dim != dim ||
+      (view.data == nullptr && rows > 0)) {
+    return Status::Invalid(StrCat(name, " have shape [", view.heads, ", ", view.rows, ", ",
+                                  view.dim, "]", view.data == nullptr ? " (null)" : "",
+                                  ", expected [", heads, ", ", rows, ", ", dim, "]"));
   }
-  return Status::Invalid(StrCat(name, " have shape [", view.heads, ", ", view.rows, ", ", view.dim,
-                                "]", view.data == nullptr ? " (null)" : "", ", expected [", heads,
-                                ", ", rows, ", ", dim, "]"));
+  // Strides that would make rows overlap: a view filled in the wrong order.
+  if (rows > 1 && view.row_stride < dim) {
+    return Status::Invalid(
+        StrCat(name, " have row_stride ", view.row_stride, ", smaller than their dim ", dim));
+  }
+  if (heads > 1 && rows > 0 && view.head_stride < dim) {
+    return Status::Invalid(
+        StrCat(name, " have head_stride ", view.head_stride, ", smaller than their dim ", dim));
+  }
+  return Status::Ok();
 }
 
 // Strictly increasing and not before `next`.

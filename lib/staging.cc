@@ -76,15 +76,14 @@ Status Staging::Append(Allocator& allocator, const RowShape& shape, const HeadsV
   const auto count = static_cast<std::int64_t>(positions.size());
   const std::size_t pages_before = pages_.size();
   const auto fill = [&]() -> Status {
-    KVS_RETURN_IF_ERROR(positions_.Grow(allocator,
-                                        static_cast<std::size_t>(rows_ + count) * sizeof(TokenPos),
-                                        static_cast<std::size_t>(rows_) * sizeof(TokenPos)));
     KVS_RETURN_IF_ERROR(AddRoom(allocator, shape, keys.heads, count));
     for (int head = 0; head < keys.heads; ++head) {
       KVS_RETURN_IF_ERROR(CopyHead(shape, Side::kKey, keys, head, policy, zeroed));
       KVS_RETURN_IF_ERROR(CopyHead(shape, Side::kValue, values, head, policy, zeroed));
     }
-    return Status::Ok();
+    // Last, for what grew does not shrink again.
+    return positions_.Grow(allocator, static_cast<std::size_t>(rows_ + count) * sizeof(TokenPos),
+                           static_cast<std::size_t>(rows_) * sizeof(TokenPos));
   };
   const std::int64_t zeroed_before = *zeroed;
   Status status = fill();

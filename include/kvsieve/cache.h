@@ -7,8 +7,9 @@
 //   each step, each layer:       cache->Append(i, Phase::kDecode, k, v, position);
 //                                cache->Attend(i, position, q, {}, scratch, out, lse);
 //
-// A call that fails leaves the cache as it was. Calls that write (non-const) must not overlap any
-// other call on the same cache; const calls may run concurrently.
+// A call that fails leaves the cache as it was; a decode append may keep memory it had reserved.
+// Calls that write (non-const) must not overlap any other call on the same cache; const calls may
+// run concurrently.
 #ifndef KVSIEVE_CACHE_H_
 #define KVSIEVE_CACHE_H_
 

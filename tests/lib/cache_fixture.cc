@@ -301,8 +301,10 @@ std::string StateOf(const Cache& cache, WithReserve reserve) {
 
 void* TestAllocator::Allocate(std::size_t bytes) {
   EXPECT_GT(bytes, 0U);
-  ++requests;
-  if (fail_at == 0) return nullptr;  // and everything after it, until the test says otherwise
+  if (fail_at == 0) {  // and everything after it, until the test says otherwise
+    ++refusals;
+    return nullptr;
+  }
   if (fail_at > 0) --fail_at;
   const std::size_t rounded = (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
   void* memory = std::aligned_alloc(kBlockAlignment, rounded);

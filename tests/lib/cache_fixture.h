@@ -120,7 +120,7 @@ class TestAllocator final : public Allocator {
 
   std::int64_t live_bytes = 0;
   std::int64_t peak_bytes = 0;
-  std::int64_t requests = 0;
+  int refusals = 0;
   int fail_at = -1;
 };
 

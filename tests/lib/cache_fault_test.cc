@@ -1,0 +1,369 @@
+// Wrong calls and refused memory: one line that says what to do, and nothing has changed.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/lib/cache_fixture.h"
+
+namespace kvsieve {
+namespace {
+
+using cache_test::MakeLayer;
+using cache_test::MakePrompt;
+using cache_test::MustCreate;
+using cache_test::Positions;
+using cache_test::Prompt;
+using cache_test::StateOf;
+using cache_test::TestAllocator;
+using cache_test::WithReserve;
+
+// The call fails with a message that holds every part, on one line, and leaves the cache alone.
+void ExpectRefused(const Cache& cache, const std::function<Status()>& call, ErrorCode code,
+                   const std::vector<std::string>& parts) {
+  const std::string before = StateOf(cache);
+  const Status status = call();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, code) << status.message();
+  EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  for (const std::string& part : parts) {
+    EXPECT_NE(status.message().find(part), std::string::npos)
+        << "'" << status.message() << "' does not name '" << part << "'";
+  }
+  EXPECT_EQ(StateOf(cache), before);
+}
+
+// A cache with some rows, before and after the end of its prompt.
+struct Fixture {
+  LayerSpec layer;
+  Prompt prompt;
+  Cache cache;
+  explicit Fixture(std::string_view spec = "none | kv=int8 | tail=4")
+      : layer(MakeLayer(4, 2, 64, 48)),
+        prompt(MakePrompt(layer, 100, 1)),
+        cache(MustCreate(spec, {NamedLayer()})) {
+    EXPECT_TRUE(cache_test::AppendRows(cache, 0, Phase::kPrefill, prompt, 0, 60).ok());
+  }
+  LayerSpec NamedLayer() const {
+    LayerSpec named = layer;
+    named.layer = 17;
+    return named;
+  }
+  Status Append(Phase phase, const HeadsView& keys, const HeadsView& values,
+                const std::vector<TokenPos>& positions) {
+    return cache.Append(0, phase, keys, values, positions);
+  }
+};
+
+TEST(CacheErrors, AppendNamesWhatDoesNotFit) {
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    Fixture f;
+    if (phase == Phase::kDecode) {
+      ASSERT_TRUE(f.cache.FinishPrefill().ok());
+    }
+    const HeadsView keys = f.prompt.KeyView(60, 5);
+    const HeadsView values = f.prompt.ValueView(60, 5);
+    const std::vector<TokenPos> positions = Positions(60, 5);
+    const auto refused = [&](const HeadsView& k, const HeadsView& v, const std::vector<TokenPos>& p,
+                             const std::vector<std::string>& parts) {
+      ExpectRefused(
+          f.cache, [&] { return f.Append(phase, k, v, p); }, ErrorCode::kInvalidArgument, parts);
+    };
+    HeadsView bad = keys;
+    bad.heads = 3;
+    refused(bad, values, positions, {"layer 17", "keys", "[3, 5, 64]", "[2, 5, 64]"});
+    bad = values;
+    bad.dim = 64;
+    refused(keys, bad, positions, {"layer 17", "values", "[2, 5, 64]", "[2, 5, 48]"});
+    bad = keys;
+    bad.rows = 4;
+    refused(bad, values, positions, {"keys", "[2, 4, 64]", "[2, 5, 64]"});
+    bad = keys;
+    bad.data = nullptr;
+    refused(bad, values, positions, {"keys", "null"});
+    refused(keys, values, {60, 61, 61, 62, 63}, {"layer 17", "position 61", "row 2", "62"});
+    refused(keys, values, {59, 60, 61, 62, 63}, {"position 59", "row 0", "60"});
+    refused(keys, values, {60, 61, 62, 63, 2147483647}, {"position 2147483647", "row 4"});
+    bad = keys;
+    bad.type = ElementType::kBF16;
+    refused(bad, values, positions, {"layer 17", "bf16/f32", "f32/f32"});
+    bad = keys;
+    bad.row_stride = 63;
+    refused(bad, values, positions, {"keys", "row_stride 63", "64"});
+    bad = values;
+    bad.head_stride = -48;
+    refused(keys, bad, positions, {"values", "head_stride -48", "48"});
+    for (const int index : {-1, 1}) {
+      ExpectRefused(f.cache, [&] { return f.cache.Append(index, phase, keys, values, positions); },
+                    ErrorCode::kInvalidArgument, {std::to_string(index), "[0, 1)"});
+    }
+  }
+}
+
+TEST(CacheErrors, NonFiniteRowsAreNamed) {
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      Fixture f;
+      if (phase == Phase::kDecode) {
+        ASSERT_TRUE(f.cache.FinishPrefill().ok());
+      }
+      const auto refused = [&](const std::vector<std::string>& parts) {
+        ExpectRefused(
+            f.cache, [&] { return cache_test::AppendRows(f.cache, 0, phase, f.prompt, 60, 20); },
+            ErrorCode::kNonFinite, parts);
+      };
+      float& key = f.prompt.keys[(100 + 63) * 64 + 63];  // head 1, row 3 of the append
+      const float good = std::exchange(key, bad);
+      refused({"layer 17", "keys", "head 1", "row 3", "nonfinite=zero"});
+      key = good;
+      f.prompt.values[(0 + 79) * 48] = bad;
+      refused({"layer 17", "values", "head 0", "row 19"});
+      f.prompt.values[(0 + 79) * 48] = 0.0F;
+      EXPECT_TRUE(cache_test::AppendRows(f.cache, 0, phase, f.prompt, 60, 20).ok());
+    }
+  }
+}
+
+TEST(CacheErrors, NonFiniteZeroCountsWhatItClears) {
+  for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+    SCOPED_TRACE(ElementName(type));
+    const LayerSpec layer = MakeLayer(2, 1, 32, 32);
+    Prompt prompt = MakePrompt(layer, 20, 2);
+    prompt.keys[5] = NAN;
+    prompt.keys[6] = INFINITY;
+    prompt.values[15 * 32 + 1] = -INFINITY;
+    const cache_test::TypedRows keys(prompt.keys, type);
+    const cache_test::TypedRows values(prompt.values, type);
+    const auto rows = [&](const cache_test::TypedRows& all, std::int64_t first) {
+      HeadsView view = all.HeadMajor(1, 20, 32);
+      view.data = view.row(0, first);
+      view.rows = 10;
+      return view;
+    };
+    Cache cache = MustCreate("none | kv=f16 | tail=20, nonfinite=zero", {layer});
+    ASSERT_TRUE(
+        cache.Append(0, Phase::kPrefill, rows(keys, 0), rows(values, 0), Positions(0, 10)).ok());
+    ASSERT_TRUE(cache.FinishPrefill().ok());
+    EXPECT_NE(cache.ReportLayer(0).note.find("2 NaN or Inf"), std::string::npos);
+    ASSERT_TRUE(
+        cache.Append(0, Phase::kDecode, rows(keys, 10), rows(values, 10), Positions(10, 10)).ok());
+    EXPECT_NE(cache.ReportLayer(0).note.find("3 NaN or Inf"), std::string::npos);
+    const oracle::HeadRows stored = cache_test::GatherHead(cache, 0, 0);
+    EXPECT_EQ(stored.keys[5], 0.0F);
+    EXPECT_EQ(stored.keys[6], 0.0F);
+    EXPECT_EQ(stored.values[15 * 32 + 1], 0.0F);
+    EXPECT_NE(stored.keys[7], 0.0F);
+  }
+}
+
+TEST(CacheErrors, PhasesOutOfOrder) {
+  Fixture f("random(budget=16) | kv=f16");
+  const auto append = [&](Phase phase) {
+    return cache_test::AppendRows(f.cache, 0, phase, f.prompt, 60, 5);
+  };
+  ExpectRefused(f.cache, [&] { return append(Phase::kDecode); }, ErrorCode::kState,
+                {"layer 17", "decode", "FinishPrefill"});
+  ExpectRefused(f.cache, [&] { return append(Phase::kVerify); }, ErrorCode::kUnsupported,
+                {"verify"});
+  ASSERT_TRUE(f.cache.FinishPrefill().ok());
+  ExpectRefused(f.cache, [&] { return append(Phase::kPrefill); }, ErrorCode::kState,
+                {"layer 17", "prefill", "FinishPrefill"});
+  ExpectRefused(f.cache, [&] { return f.cache.FinishPrefill(); }, ErrorCode::kState,
+                {"FinishPrefill"});
+  const std::vector<float> queries(4 * 64);
+  ExpectRefused(f.cache,
+                [&] {
+                  return f.cache.Observe(0, Positions(60, 1),
+                                         HeadsView::HeadMajor(queries.data(), 4, 1, 64));
+                },
+                ErrorCode::kState, {"layer 17", "observe", "FinishPrefill"});
+}
+
+TEST(CacheErrors, ObserveNamesWhatDoesNotFit) {
+  Fixture f("snapkv(budget=40,window=8) | kv=f16");
+  std::vector<float> queries = cache_test::UniformRows(4 * 10 * 64, 3);
+  const HeadsView view = HeadsView::HeadMajor(queries.data(), 4, 10, 64);
+  const auto observe = [&](const HeadsView& q, const std::vector<TokenPos>& positions) {
+    return [&f, q, positions] { return f.cache.Observe(0, positions, q); };
+  };
+  HeadsView bad = view;
+  bad.heads = 2;
+  ExpectRefused(f.cache, observe(bad, Positions(50, 10)), ErrorCode::kInvalidArgument,
+                {"layer 17", "queries", "[2, 10, 64]", "[4, 10, 64]"});
+  ASSERT_TRUE(observe(view, Positions(40, 10))().ok());
+  ExpectRefused(f.cache, observe(view, Positions(45, 10)), ErrorCode::kInvalidArgument,
+                {"position 45", "50"});
+  queries[3 * 640 + 64 * 9] = NAN;
+  ExpectRefused(f.cache, observe(view, Positions(50, 10)), ErrorCode::kNonFinite,
+                {"layer 17", "queries", "head 3", "row 9"});
+  // The last window positions of the prompt (52..59) were never observed.
+  ExpectRefused(f.cache, [&] { return f.cache.FinishPrefill(); }, ErrorCode::kInvalidArgument,
+                {"52", "59"});
+}
+
+TEST(CacheErrors, AttendAndGatherNameWhatDoesNotFit) {
+  Fixture f;
+  ASSERT_TRUE(f.cache.FinishPrefill().ok());
+  const std::vector<float> queries = cache_test::UniformRows(4 * 64, 4);
+  std::vector<float> out(4 * 48);
+  AttendScratch scratch;
+  const HeadsView view = HeadsView::HeadMajor(queries.data(), 4, 1, 64);
+  const std::vector<TokenPos> position = {60};
+  const auto attend = [&](int index, const HeadsView& q, const AttendParams& params, float* to) {
+    return [&, index, q, params, to] {
+      return f.cache.Attend(index, position, q, params, scratch, to, nullptr);
+    };
+  };
+  ExpectRefused(f.cache, attend(0, view, {}, nullptr), ErrorCode::kInvalidArgument,
+                {"layer 17", "out", "null"});
+  ExpectRefused(f.cache, attend(1, view, {}, out.data()), ErrorCode::kInvalidArgument,
+                {"1", "[0, 1)"});
+  HeadsView bad = view;
+  bad.dim = 32;
+  ExpectRefused(f.cache, attend(0, bad, {}, out.data()), ErrorCode::kInvalidArgument,
+                {"queries", "[4, 1, 32]", "[4, 1, 64]"});
+  AttendParams params;
+  params.scale = -1.0F;
+  ExpectRefused(f.cache, attend(0, view, params, out.data()), ErrorCode::kInvalidArgument,
+                {"scale", "-1"});
+  params = {};
+  params.softcap = NAN;
+  ExpectRefused(f.cache, attend(0, view, params, out.data()), ErrorCode::kInvalidArgument,
+                {"softcap", "nan"});
+  params = {};
+  params.sliding_window = -5;
+  ExpectRefused(f.cache, attend(0, view, params, out.data()), ErrorCode::kInvalidArgument,
+                {"sliding_window", "-5"});
+
+  std::vector<TokenPos> positions(59);
+  ExpectRefused(f.cache, [&] { return f.cache.Gather(0, 0, positions, {}, {}); },
+                ErrorCode::kInvalidArgument, {"60"});
+  ExpectRefused(f.cache, [&] { return f.cache.Gather(0, 2, {}, {}, {}); },
+                ErrorCode::kInvalidArgument, {"head 2", "[0, 2)"});
+  ExpectRefused(f.cache, [&] { return f.cache.Gather(3, 0, {}, {}, {}); },
+                ErrorCode::kInvalidArgument, {"3", "[0, 1)"});
+}
+
+TEST(CacheErrors, CreateNamesTheLayer) {
+  const auto error_of = [](std::string_view spec, std::vector<LayerSpec> layers) {
+    const Result<Cache> cache = Cache::Create(cache_test::MustParse(spec), std::move(layers), {});
+    EXPECT_FALSE(cache.ok());
+    return cache.ok() ? std::string() : cache.message();
+  };
+  const auto expect = [](const std::string& message, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts) {
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+    }
+  };
+  LayerSpec odd = MakeLayer(4, 2, 100, 100);
+  odd.layer = 5;
+  expect(error_of("none | kv=int4(group=32)", {MakeLayer(4, 2, 64, 64), odd}),
+         {"layer 5", "32", "100"});
+  expect(error_of("none | kv=f16", {}), {"no layers"});
+  expect(error_of("none | kv=f16 | layers(0..3)={kv=int8}", {odd}), {"3"});
+  LayerSpec mla = MakeLayer(4, 1, 64, 32);
+  mla.value_is_key_prefix = true;
+  expect(error_of("none | kv=f16", {mla}), {"layer 0", "value_is_key_prefix"});
+  EXPECT_FALSE(Cache::Create(nullptr, {odd}, {}).ok());
+}
+
+// f32 rows that f16 cannot hold: refused when they are encoded, wherever that is.
+TEST(CacheErrors, RowsThatTheCodecCannotHoldAreRefused) {
+  Fixture f("none | kv=f16 | tail=4");
+  f.prompt.keys[30 * 64 + 1] = 1e6F;
+  Cache cache = MustCreate("none | kv=f16 | tail=4", {f.NamedLayer()});
+  ASSERT_TRUE(cache_test::AppendRows(cache, 0, Phase::kPrefill, f.prompt, 0, 60).ok());
+  ExpectRefused(cache, [&] { return cache.FinishPrefill(); }, ErrorCode::kInvalidArgument,
+                {"layer 17", "head 0", "65504"});
+
+  Cache decoding = MustCreate("none | kv=f16 | tail=4", {f.NamedLayer()});
+  ASSERT_TRUE(cache_test::AppendRows(decoding, 0, Phase::kPrefill, f.prompt, 0, 30).ok());
+  ASSERT_TRUE(decoding.FinishPrefill().ok());
+  ASSERT_TRUE(cache_test::AppendRows(decoding, 0, Phase::kDecode, f.prompt, 30, 4).ok());
+  const std::string before = StateOf(decoding, WithReserve::kNo);
+  const Status leaves_the_tail =
+      cache_test::AppendRows(decoding, 0, Phase::kDecode, f.prompt, 34, 3);
+  ASSERT_FALSE(leaves_the_tail.ok());
+  EXPECT_NE(leaves_the_tail.message().find("layer 17: head 0, position 30"), std::string::npos)
+      << leaves_the_tail.message();
+  EXPECT_EQ(StateOf(decoding, WithReserve::kNo), before);
+}
+
+// -- refused memory ------------------------------------------------------------------------------
+
+struct FaultCase {
+  const char* spec;
+  int window;  // sliding window of the layer
+};
+
+// Runs `call` with the n-th request of memory refused, for every n, then with memory: each failure
+// leaves everything but room for later rows as it was, and the call works in the end.
+void ExpectEveryRefusalHarmless(TestAllocator& allocator, Cache& cache,
+                                const std::function<Status()>& call) {
+  for (int n = 0;; ++n) {
+    ASSERT_LT(n, 1000);
+    const std::string before = StateOf(cache, WithReserve::kNo);
+    allocator.fail_at = n;
+    const Status status = call();
+    const bool refused = allocator.refusals > 0;
+    allocator.refusals = 0;
+    allocator.fail_at = -1;
+    EXPECT_EQ(cache.Report().resident_bytes(), allocator.live_bytes) << "refusal " << n;
+    if (status.ok()) {
+      ASSERT_FALSE(refused) << "a refusal was swallowed";
+      return;
+    }
+    ASSERT_EQ(status.error().code, ErrorCode::kOutOfMemory) << status.message();
+    EXPECT_NE(status.message().find("bytes"), std::string::npos) << status.message();
+    ASSERT_EQ(StateOf(cache, WithReserve::kNo), before) << "refusal " << n;
+  }
+}
+
+class RefusedMemory : public ::testing::TestWithParam<FaultCase> {};
+
+TEST_P(RefusedMemory, LeavesTheCacheAsItWasAndTheCallCanBeRepeated) {
+  TestAllocator allocator;
+  CacheOptions options;
+  options.allocator = &allocator;
+  LayerSpec layer = MakeLayer(4, 2, 32, 32);
+  layer.sliding_window = GetParam().window;
+  const Prompt prompt = MakePrompt(layer, 700, 5);
+  const std::vector<float> queries = cache_test::UniformRows(4 * 60 * 32, 6);
+  Cache undisturbed = MustCreate(GetParam().spec, {layer, layer});
+  Cache cache = MustCreate(GetParam().spec, {layer, layer}, options);
+  const auto both = [&](const auto& call) {
+    ExpectEveryRefusalHarmless(allocator, cache, [&] { return call(cache); });
+    ASSERT_TRUE(call(undisturbed).ok());
+    ASSERT_EQ(StateOf(cache, WithReserve::kNo), StateOf(undisturbed, WithReserve::kNo));
+  };
+  for (const int i : {0, 1}) {
+    both([&](Cache& c) { return cache_test::AppendRows(c, i, Phase::kPrefill, prompt, 0, 100); });
+    both([&](Cache& c) { return cache_test::AppendRows(c, i, Phase::kPrefill, prompt, 100, 300); });
+    both([&](Cache& c) {
+      return c.Observe(i, Positions(340, 60), HeadsView::HeadMajor(queries.data(), 4, 60, 32));
+    });
+  }
+  both([&](Cache& c) { return c.FinishPrefill(); });
+  for (std::int64_t first = 400; first < 690; first += first < 480 ? 1 : 70) {
+    const std::int64_t count = first < 480 ? 1 : 70;
+    if (first + count > 700) break;
+    both([&](Cache& c) {
+      return cache_test::AppendRows(c, 1, Phase::kDecode, prompt, first, count);
+    });
+    if (HasFatalFailure()) return;
+  }
+  cache.Clear();
+  EXPECT_EQ(allocator.live_bytes, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Pipelines, RefusedMemory,
+    ::testing::Values(FaultCase{"none | kv=f16", 0}, FaultCase{"none | kv=int4 | tail=40", 0},
+                      FaultCase{"random(budget=90) | k=center+turbo4, v=turbo3", 0},
+                      FaultCase{"snapkv(budget=70,window=16) | kv=int8 | tail=30", 0},
+                      FaultCase{"none | kv=int8 | exact_sinks=4, tail=8", 90}));
+
+}  // namespace
+}  // namespace kvsieve
