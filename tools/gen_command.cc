@@ -56,7 +56,13 @@ void AddGen(CLI::App& app, Context& context) {
       ->type_name("FILE");
   add("--preset", options.preset, "What it holds, see below");
   add("--tokens", options.tokens, "Prompt rows");
-  add("--seed", options.seed, "Of the noise");
+  // CLI11 would let -1 wrap around.
+  gen->add_option("--seed", options.seed, "Of the noise")
+      ->check([](const std::string& text) {
+        return text.starts_with('-') ? "must not be negative" : std::string();
+      })
+      ->type_name("UINT")
+      ->capture_default_str();
   add("--layers", options.layers, "Layers");
   add("--query-heads", options.query_heads, "Query heads per layer");
   add("--kv-heads", options.kv_heads, "KV heads per layer");

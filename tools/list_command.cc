@@ -26,14 +26,18 @@ struct Group {
 
 constexpr int kTextWidth = 76;
 
+void PrintText(std::string name, const char* indent, const std::string& text) {
+  for (const std::string& line : Wrap(text, kTextWidth)) {
+    std::printf("  %-20s %s%s\n", name.c_str(), indent, line.c_str());
+    name.clear();
+  }
+}
+
 void PrintGroup(const Group& group) {
   std::printf("%s\n", group.title);
   for (const StageInfo& info : group.infos) {
-    std::printf("  %-20s %s\n", std::string(info.name).c_str(), std::string(info.summary).c_str());
-    if (info.options.empty()) continue;
-    for (const std::string& line : Wrap(std::string(info.options), kTextWidth)) {
-      std::printf("  %-20s   %s\n", "", line.c_str());
-    }
+    PrintText(std::string(info.name), "", std::string(info.summary));
+    if (!info.options.empty()) PrintText("", "  ", std::string(info.options));
   }
   std::printf("\n");
 }

@@ -90,7 +90,10 @@ std::vector<std::string> Wrap(const std::string& text, int width) {
   int room = width;
   while (width > 0 && static_cast<int>(rest.size()) > room) {
     std::size_t cut = rest.rfind(' ', room);
-    if (cut == std::string::npos || cut == 0) cut = room;
+    if (cut == std::string::npos || cut == 0) {
+      const std::size_t comma = rest.rfind(',', room - 1);
+      cut = comma == std::string::npos ? room : comma + 1;
+    }
     lines.push_back(rest.substr(0, cut));
     rest.erase(0, cut);
     rest.erase(0, rest.find_first_not_of(' '));

@@ -1,0 +1,80 @@
+"""kvsieve explain, list, gen and inspect."""
+
+import os
+import unittest
+
+from cli import CliTest, TRACE
+
+
+class Commands(CliTest):
+    def test_list_names_everything_in_text_and_json(self):
+        text = self.results("list")
+        listed = self.json_of("list", "--json")
+        for group in ["evictors", "codecs", "transforms"]:
+            self.assertTrue(listed[group])
+            for info in listed[group]:
+                self.assertTrue(info["summary"])
+                self.assertIn(info["name"], text)
+        names = {info["name"] for group in ("evictors", "codecs", "transforms")
+                 for info in listed[group]}
+        self.assertLessEqual({"snapkv", "recency", "random", "f16", "int8", "int4", "turbo",
+                              "center", "hadamard"}, names)
+        self.assertIn(listed["active_target"], listed["targets"])
+        self.assertIn(f"{listed['active_target']}  <- active", text)
+
+    def test_list_lines_fit_a_terminal(self):
+        for line in self.results("list").splitlines():
+            self.assertLessEqual(len(line), 100, line)
+
+    def test_explain_counts_bytes_per_row_for_the_dimension(self):
+        # int8: one byte per element and a 2-byte scale.
+        self.assertIn("130 at dim 128", self.results("explain", "none | kv=int8"))
+        small = self.results("explain", "none | kv=int8", "--key-dim", "64", "--value-dim", "96")
+        self.assertIn("66 at dim 64", small)
+        self.assertIn("98 at dim 96", small)
+
+    def test_explain_json_holds_a_canonical_spec_that_means_the_same(self):
+        once = self.json_of("explain", "snapkv(budget=25%)|kv=turbo4", "--json")
+        twice = self.json_of("explain", once["spec"], "--json")
+        self.assertEqual(once["spec"], twice["spec"])
+        self.assertEqual(once["text"].rstrip("\n"),
+                         self.results("explain", once["typed"]).rstrip("\n"))
+
+    def test_gen_writes_the_same_bytes_for_the_same_seed(self):
+        def generated(name, seed):
+            self.results("gen", "-o", self.path(name), "--tokens", "100", "--seed", seed)
+            with open(self.path(name), "rb") as file:
+                return file.read()
+        self.assertEqual(generated("a", "1"), generated("b", "1"))
+        self.assertNotEqual(generated("a", "1"), generated("c", "2"))
+
+    def test_every_preset_can_be_generated_inspected_and_compared(self):
+        presets = self.results("gen", "--help").split("Presets:\n")[1].split("\n\n")[0]
+        names = [line.split()[0] for line in presets.splitlines() if line.strip()]
+        self.assertGreaterEqual(len(names), 3)
+        for name in names:
+            trace = self.small_trace(preset=name)
+            self.assertIn(f"synthetic {name}", self.results("inspect", trace))
+            self.assertIn("snapkv", self.results("compare", trace, "-p", "snapkv(budget=50%)"))
+
+    def test_gen_honours_shapes(self):
+        trace = self.small_trace(layers=3, dtype="f32", **{"query-heads": 6, "kv-heads": 3,
+                                                           "key-dim": 48, "value-dim": 32})
+        report = self.json_of("compare", trace, "-p", "none", "--json", "-")
+        self.assertEqual(len(report["trace"]["layers"]), 3)
+        for layer in report["trace"]["layers"]:
+            self.assertEqual([layer[k] for k in ("query_heads", "kv_heads", "key_dim",
+                                                 "value_dim")], [6, 3, 48, 32])
+        self.assertIn("f32 f32", self.results("inspect", trace))
+
+    def test_inspect_shows_shapes_sizes_and_metadata(self):
+        out = self.results("inspect", TRACE)
+        for text in ["kv-trace 1, valid", "1024 at positions 0..1023", "64 at positions 960..1023",
+                     "48 at positions 1024..1071", "f16 f16", "0.125", "eval rows, outputs",
+                     "SmolLM2-135M-Instruct", "Apache-2.0", "rope.theta"]:
+            self.assertIn(text, out)
+        self.assertIn(f"{os.path.getsize(TRACE) / 1024:.1f} KiB", out)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,151 @@
+"""Files that kvsieve writes: complete or absent, and what compact and report put into them."""
+
+import json
+import os
+import struct
+import unittest
+
+import jsonschema
+from cli import CliTest, ESCAPE, SOURCE_DIR, TRACE
+
+SPEC = "snapkv(budget=25%) | k=center+turbo4, v=int8"
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return header, data[8 + size:]
+
+
+class Outputs(CliTest):
+    def validate(self, report):
+        with open(os.path.join(SOURCE_DIR, "docs", "report.schema.json")) as file:
+            jsonschema.validate(report, json.load(file))
+
+    def only_file(self):
+        """The one file in the folder: no temporary name was left behind."""
+        names = os.listdir(self.folder)
+        self.assertEqual(len(names), 1, names)
+        return self.path(names[0])
+
+    def test_files_and_standard_output_hold_the_same_report(self):
+        self.results("report", TRACE, "-p", SPEC, "--json", self.path("r.json"))
+        with open(self.only_file()) as file:
+            from_file = json.load(file)
+        self.validate(from_file)
+        from_stdout = self.json_of("report", TRACE, "-p", SPEC, "--json", "-")
+        for report in (from_file, from_stdout):
+            for part in [*report["pipelines"], *report["pipelines"][0]["layers"]]:
+                self.assertGreaterEqual(part.pop("time")["attend_us_per_token"], 0)
+        self.assertEqual(from_file, from_stdout)
+
+    def test_report_fills_everything_but_accuracy(self):
+        report = self.json_of("report", TRACE, "-p", SPEC, "--json", "-")
+        self.validate(report)
+        pipeline = report["pipelines"][0]
+        self.assertIsNone(pipeline["accuracy"])
+        self.assertGreater(pipeline["time"]["compact_ms"], 0)
+        self.assertGreater(pipeline["time"]["attend_us_per_token"], 0)
+        self.assertIsNotNone(report["trace"]["engine_rel_error"])
+        for layer in pipeline["layers"]:
+            self.assertIsNone(layer["accuracy"])
+
+    def test_report_prints_every_field_with_its_meaning(self):
+        out = self.results("report", TRACE, "-p", SPEC)
+        pipeline = self.json_of("report", TRACE, "-p", SPEC, "--json", "-")["pipelines"][0]
+        for field, count in pipeline["bytes"].items():
+            self.assertRegex(out, rf"(?m)^ *{field} +{count}  \w")
+        for ratio in ["keep_rate", "eviction_ratio", "storage_ratio", "total_ratio"]:
+            self.assertRegex(out, rf"(?m)^ *{ratio} +{pipeline[ratio]:.4f}  \w")
+
+    def test_compact_writes_positions_and_decoded_rows_of_every_head(self):
+        out = self.path("out.safetensors")
+        self.results("compact", TRACE, "-p", SPEC, "-o", out, "--json", self.path("r.json"))
+        with open(self.path("r.json")) as file:
+            report = json.load(file)
+        self.validate(report)
+        header, data = read_safetensors(out)
+        names = {f"layer.{i}.head.{h}.{part}" for i in (0, 7, 14, 21, 29) for h in range(3)
+                 for part in ("positions", "k", "v")}
+        self.assertEqual(set(header), names)
+        rows = 0
+        for i in (0, 7, 14, 21, 29):
+            for h in range(3):
+                positions = header[f"layer.{i}.head.{h}.positions"]
+                n = positions["shape"][0]
+                begin, end = positions["data_offsets"]
+                values = struct.unpack(f"<{n}i", data[begin:end])
+                self.assertEqual(list(values), sorted(set(values)))
+                self.assertEqual(values[:4], (0, 1, 2, 3))       # sinks
+                self.assertEqual(values[-32:], tuple(range(992, 1024)))  # window
+                for part in ("k", "v"):
+                    tensor = header[f"layer.{i}.head.{h}.{part}"]
+                    self.assertEqual((tensor["dtype"], tensor["shape"]), ("F32", [n, 64]))
+                rows += n
+        self.assertEqual(rows, report["pipelines"][0]["rows"]["rows_kept"])
+
+    def test_compact_of_f16_rows_gives_the_rows_of_the_trace(self):
+        out = self.path("out.safetensors")
+        self.results("compact", TRACE, "-p", "none | kv=f16", "-o", out)
+        header, data = read_safetensors(out)
+        trace, trace_data = read_safetensors(TRACE)
+        for part in ("k", "v"):
+            begin, end = header[f"layer.14.head.1.{part}"]["data_offsets"]
+            decoded = struct.unpack(f"<{1024 * 64}f", data[begin:end])
+            begin = trace[f"layer.14.{part}"]["data_offsets"][0] + 1 * 1024 * 64 * 2
+            recorded = struct.unpack(f"<{1024 * 64}e", trace_data[begin:begin + 1024 * 64 * 2])
+            self.assertEqual(decoded, recorded)
+
+    def test_an_existing_file_is_replaced_only_by_success(self):
+        path = self.path("kept")
+        with open(path, "w") as file:
+            file.write("before")
+        self.complaint("compact", TRACE, "-p", "snapkv(budget=8)", "-o", path)
+        self.complaint("compare", self.path("absent"), "-p", "none", "--json", path)
+        with open(self.only_file()) as file:
+            self.assertEqual(file.read(), "before")
+        self.results("compare", TRACE, "-p", "none", "--csv", path)
+        with open(self.only_file()) as file:
+            self.assertTrue(file.read().startswith("pipeline,"))
+
+    def test_devices_are_written_in_place(self):
+        self.results("compare", TRACE, "-p", "none", "--json", "/dev/null")
+        self.assertFalse(os.path.isfile("/dev/null"))
+        self.assertIn("regular file", self.complaint("gen", "-o", "/dev/null"))
+
+    def test_json_on_standard_output_is_alone(self):
+        json.loads(self.results("compare", TRACE, "-p", SPEC, "--json", "-"))
+        json.loads(self.results("compact", TRACE, "-p", SPEC, "-o", self.path("o"), "--json", "-"))
+
+    def test_pipes_get_no_colour_codes_and_no_progress(self):
+        for command in [["compare", TRACE, "-p", SPEC], ["report", TRACE, "-p", SPEC], ["list"],
+                        ["inspect", TRACE], ["explain", SPEC]]:
+            run = self.run_cli(*command, TERM="xterm-256color")
+            self.assertNotIn(ESCAPE, run.stdout + run.stderr)
+            self.assertEqual(run.stderr, "")
+
+    def test_quiet_leaves_results_alone(self):
+        for command in [["compare", TRACE, "-p", SPEC, "--csv", "-"], ["list"],
+                        ["explain", SPEC]]:
+            quiet = self.results("--quiet", *command)
+            self.assertEqual(len(quiet.splitlines()), len(self.results(*command).splitlines()))
+
+    def test_html_needs_nothing_from_elsewhere(self):
+        path = self.path("r.html")
+        specs = ["-p", "none", "-p", "none | kv=int8", "-p", "snapkv(budget=25%)"]
+        self.results("compare", TRACE, *specs, "--html", path)
+        with open(path, encoding="utf-8") as file:
+            page = file.read()
+        self.assertTrue(page.startswith("<!doctype html>"))
+        for outside in ["http:", "https:", "src=", "<script", "@import", "url("]:
+            self.assertNotIn(outside, page)
+        self.assertEqual(page.count("<circle"), 3)
+        self.assertIn('class="front-line"', page)
+        self.assertIn("snapkv(budget=25%)", page)
+
+
+if __name__ == "__main__":
+    unittest.main()

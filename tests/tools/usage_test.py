@@ -1,0 +1,117 @@
+"""Bad usage and bad input: exit code 2 and one line that says what, where and what to do."""
+
+import os
+import subprocess
+import unittest
+
+from cli import CliTest, KVSIEVE, TRACE
+
+
+class Usage(CliTest):
+    def test_help_is_everywhere(self):
+        commands = ["compare", "report", "compact", "explain", "list", "gen", "inspect"]
+        top = self.results("--help")
+        for command in commands:
+            self.assertIn(command, top)
+            self.assertIn("--help", self.results(command, "--help"))
+            self.assertIn("--threads", self.results(command, "--help"))
+
+    def test_offers_only_commands_that_exist(self):
+        self.assertNotIn("fit", self.results("--help"))
+
+    def test_version_is_a_result(self):
+        self.assertRegex(self.results("--version"), r"\Akvsieve \d+\.\d+\.\d+\n\Z")
+
+    def test_missing_and_unknown_commands_point_to_help(self):
+        self.assertIn("no command given, see 'kvsieve --help'", self.complaint())
+        self.assertIn("did you mean compare?", self.complaint("comapre", TRACE))
+        self.assertIn("unknown command 'frob'", self.complaint("frob"))
+        self.assertIn("unknown option '--frob'", self.complaint("--frob"))
+
+    def test_unknown_options_point_to_the_command_s_help(self):
+        self.assertIn("see 'kvsieve list --help'", self.complaint("list", "--frob"))
+        self.assertIn("see 'kvsieve compare --help'", self.complaint("compare", TRACE, "extra"))
+
+    def test_missing_arguments_are_named(self):
+        self.assertIn("TRACE", self.complaint("compare"))
+        self.assertIn("--pipeline", self.complaint("report", TRACE))
+        self.assertIn("--output", self.complaint("compact", TRACE, "-p", "none"))
+        self.assertIn("--output", self.complaint("gen"))
+        self.assertIn("SPEC", self.complaint("explain"))
+        self.assertIn("FILE", self.complaint("inspect"))
+
+    def test_numbers_out_of_range_name_option_and_limit(self):
+        for bad in ["0", "-1", "1025", "two", "1.5", "", "99999999999999999999"]:
+            self.assertIn("--threads", self.complaint("list", "--threads", bad), bad)
+        for bad in ["0", "4097", "x"]:
+            self.assertIn("--key-dim", self.complaint("explain", "none", "--key-dim", bad), bad)
+        for bad in ["-5", "0", "1e3", "many"]:
+            out = self.path("out.safetensors")
+            self.assertIn("tokens", self.complaint("gen", "-o", out, "--tokens", bad), bad)
+            self.assertFalse(os.path.exists(out))
+        self.assertIn("--seed", self.complaint("gen", "-o", self.path("t"), "--seed", "-1"))
+
+    def test_words_that_are_none_of_the_choices_show_the_choices(self):
+        self.assertIn("quick,full", self.complaint("compare", TRACE, "--grid", "huge"))
+        self.assertIn("exact,stored", self.complaint("compare", TRACE, "--decode-rows", "no"))
+        self.assertIn("needle", self.complaint("gen", "-o", self.path("t"), "--preset", "frob"))
+        self.assertIn("SCALAR", self.complaint("list", "--target", "SSE9"))
+
+    def test_files_that_are_missing_or_no_traces_are_named(self):
+        garbage = self.path("garbage")
+        with open(garbage, "wb") as file:
+            file.write(b"not a trace at all")
+        for path in [self.path("absent"), garbage, self.folder, "/dev/null"]:
+            for command in [["inspect", path], ["compare", path],
+                            ["report", path, "-p", "none"],
+                            ["compact", path, "-p", "none", "-o", self.path("out")]]:
+                self.assertIn(path, self.complaint(*command))
+        self.assertFalse(os.path.exists(self.path("out")))
+
+    def test_specs_that_make_no_sense_are_quoted_with_a_column(self):
+        for spec in ["snapkw(budget=25%)", "snapkv", "none | kv=int9", "none | kv=f16 junk",
+                     "none | tail=x", "snapkv(budget=0)", "[none]", "[none,none]", ""]:
+            for command in [["compare", TRACE, "-p", spec], ["report", TRACE, "-p", spec],
+                            ["explain", spec],
+                            ["compact", TRACE, "-p", spec, "-o", self.path("out")]]:
+                message = self.complaint(*command)
+                self.assertIn(f"pipeline '{spec}'", message)
+                self.assertIn("column ", message)
+        self.assertIn("did you mean snapkv?", self.complaint("explain", "snapkw(budget=25%)"))
+
+    def test_a_pipeline_that_the_trace_cannot_run_is_quoted(self):
+        trace = self.small_trace(window=8)
+        spec = "snapkv(budget=25%,window=32)"
+        self.assertIn(f"pipeline '{spec}'", self.complaint("compare", trace, "-p", spec))
+
+    def test_outputs_that_cannot_be_written_are_refused_before_the_work(self):
+        nowhere = self.path("no/such/folder/out")
+        spec = ["-p", "none"]
+        for option in ["--json", "--csv", "--html"]:
+            message = self.complaint("compare", TRACE, *spec, option, nowhere)
+            self.assertIn(nowhere, message)
+            self.assertIn(option, message)
+            self.assertIn("it is a folder",
+                          self.complaint("compare", TRACE, *spec, option, self.folder))
+        self.assertIn(nowhere, self.complaint("report", TRACE, *spec, "--json", nowhere))
+        self.assertIn(nowhere, self.complaint("compact", TRACE, *spec, "-o", nowhere))
+        self.assertIn("-", self.complaint("compact", TRACE, *spec, "-o", "-"))
+        self.assertIn(nowhere, self.complaint("gen", "-o", nowhere))
+
+    def test_only_one_output_can_be_standard_output(self):
+        message = self.complaint("compare", TRACE, "-p", "none", "--json", "-", "--csv", "-")
+        self.assertIn("only one", message)
+
+    def test_a_full_disk_behind_standard_output_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            run = subprocess.run([KVSIEVE, "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("standard output", run.stderr)
+
+    def test_global_options_stand_before_or_after_the_command(self):
+        for arguments in [["--target", "SCALAR", "list"], ["list", "--target", "SCALAR"]]:
+            self.assertIn("SCALAR  <- active", self.results(*arguments))
+
+
+if __name__ == "__main__":
+    unittest.main()
