@@ -3,7 +3,8 @@
 //
 // Integer formats: the query (and, for values, weight times row scale) is rounded to 16 bits, so
 // products with 8-bit codes are exact in 32-bit sums; what the rounding adds is at most 2^-15 of
-// the largest element, far below the codes' own error.
+// the largest element, far below the codes' own error. Rows of thousands of dims get fewer bits:
+// 2^31 / (128 * group) steps, so that sums cannot overflow (13 bits at a group of 4096).
 #ifndef KVSIEVE_QUANT_KERNELS_H_
 #define KVSIEVE_QUANT_KERNELS_H_
 
@@ -26,13 +27,13 @@ enum class ScaleType : std::uint8_t { kBF16, kF16 };
 // One block of one side, as a kernel sees it.
 struct KernelBlock {
   const std::uint8_t* codes = nullptr;
-  const std::uint16_t* scales = nullptr;  // [dim / group, capacity_rows]; null for f16
+  const std::uint16_t* scales = nullptr;  // >= 0, [dim / group, capacity_rows]; null for f16
   const std::uint16_t* zeros = nullptr;   // f16, same shape; null when symmetric
   ScaleType scale_type = ScaleType::kBF16;
   int capacity_rows = 0;
   int rows = 0;
   int dim = 0;
-  int group = 0;                       // dims that share a scale; dim for one scale per row
+  int group = 0;                       // dims that share a scale: dim, or a multiple of 8
   const Codebook* codebook = nullptr;  // null: a code is its own number (nibble: 0..15)
   // Prefetched while working, as many bytes as this block has: best the next block of the same
   // side. Null: nothing.

@@ -36,9 +36,9 @@ struct Inputs {
 // AVX-512 has registers for 4 heads by 4 vectors, AVX2 for 4 by 2.
 constexpr int kWide = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
-template <int kVectors>
-HWY_INLINE void Clear(HeadSums& s) {
-  s.v0 = s.v1 = s.v2 = s.v3 = hn::Zero(DF());
+HWY_INLINE HeadSums NoSums() {
+  const VF zero = hn::Zero(DF());
+  return {zero, zero, zero, zero};
 }
 
 template <int kVectors>
@@ -52,9 +52,19 @@ HWY_INLINE void MulAddAll(HeadSums& s, const Inputs& in, float multiplier) {
 
 // -- keys ---------------------------------------------------------------------------------------
 
+// out: where the rows of each vector begin, for head 0.
+HWY_INLINE void StoreSums(const HeadSums& s, float* const out[kWide], int h) {
+  const DF df;
+  hn::StoreU(s.v0, df, out[0] + h * kBlockRows);
+  hn::StoreU(s.v1, df, out[1] + h * kBlockRows);
+  if constexpr (kWide > 2) {
+    hn::StoreU(s.v2, df, out[2] + h * kBlockRows);
+    hn::StoreU(s.v3, df, out[3] + h * kBlockRows);
+  }
+}
+
 template <int kHeads>
 HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const float* q, float* logits) {
-  const DF df;
   constexpr int kPanelsPerStep = kWide * kLanes / kPanelRows;
   const int panels = (b.rows + kPanelRows - 1) / kPanelRows;
   const std::size_t panel_bytes = static_cast<std::size_t>(b.dim) * kPanelRows * 2;
@@ -62,8 +72,8 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const float* q, float* logits
   Ahead<CacheLevel::kL2> ahead(b);
   for (int panel = 0; panel < panels; panel += kPanelsPerStep) {
     // Panels past the last one repeat it, which needs no second kernel.
-    const std::uint8_t* codes[4];
-    float* out[4];
+    const std::uint8_t* codes[kWide];
+    float* out[kWide];
     for (int v = 0; v < kWide; ++v) {
       const int first_lane = panel * kPanelRows + v * kLanes;
       const int p = std::min(first_lane / kPanelRows, panels - 1);
@@ -72,15 +82,11 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const float* q, float* logits
                  static_cast<std::size_t>(lane) / kLanes * kRowBytes;
       out[v] = logits + p * kPanelRows + lane;
     }
-    HeadSums s0, s1, s2, s3;
-    Clear<kWide>(s0);
-    Clear<kWide>(s1);
-    Clear<kWide>(s2);
-    Clear<kWide>(s3);
+    HeadSums s0 = NoSums(), s1 = NoSums(), s2 = NoSums(), s3 = NoSums();
     const std::uint8_t* c0 = codes[0];
     const std::uint8_t* c1 = codes[1];
-    const std::uint8_t* c2 = kWide > 2 ? codes[2] : nullptr;
-    const std::uint8_t* c3 = kWide > 2 ? codes[3] : nullptr;
+    const std::uint8_t* c2 = codes[kWide - 2];
+    const std::uint8_t* c3 = codes[kWide - 1];
     std::size_t at = 0;
     for (int d = 0; d < b.dim; ++d) {
       Inputs in;
@@ -100,13 +106,10 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const float* q, float* logits
         ahead.Step<1>();
       }
     }
-    const HeadSums* const sums[kHeadTile] = {&s0, &s1, &s2, &s3};
-    for (int h = 0; h < kHeads; ++h) {
-      hn::StoreU(sums[h]->v0, df, out[0] + h * kBlockRows);
-      hn::StoreU(sums[h]->v1, df, out[1] + h * kBlockRows);
-      if constexpr (kWide > 2) hn::StoreU(sums[h]->v2, df, out[2] + h * kBlockRows);
-      if constexpr (kWide > 2) hn::StoreU(sums[h]->v3, df, out[3] + h * kBlockRows);
-    }
+    StoreSums(s0, out, 0);
+    if constexpr (kHeads > 1) StoreSums(s1, out, 1);
+    if constexpr (kHeads > 2) StoreSums(s2, out, 2);
+    if constexpr (kHeads > 3) StoreSums(s3, out, 3);
   }
 }
 
@@ -141,11 +144,7 @@ HWY_INLINE void ValueTile(const KernelBlock& b, const std::uint8_t* values, int 
   const std::size_t row_bytes = static_cast<std::size_t>(b.dim) * 2;
   constexpr std::size_t kStep = static_cast<std::size_t>(kLanes) * 2;
   alignas(32) std::uint8_t padded[kLanes * 2] = {};
-  HeadSums s0, s1, s2, s3;
-  Clear<kVectors>(s0);
-  Clear<kVectors>(s1);
-  Clear<kVectors>(s2);
-  Clear<kVectors>(s3);
+  HeadSums s0 = NoSums(), s1 = NoSums(), s2 = NoSums(), s3 = NoSums();
   for (int row = 0; row < b.rows; ++row) {
     Inputs in;
     if (kVectors == 1 && count < kLanes) {
