@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -10,6 +11,31 @@ KVSIEVE = os.environ["KVSIEVE"]
 SOURCE_DIR = os.environ["KVS_SOURCE_DIR"]
 TRACE = os.path.join(SOURCE_DIR, "data", "smollm2-135m-small.safetensors")
 ESCAPE = "\x1b"
+
+
+def read_safetensors(path):
+    """The header, with __metadata__ if there is any, and the bytes after it."""
+    with open(path, "rb") as file:
+        data = file.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + size]), data[8 + size:]
+
+
+def rewrite_trace(path, metadata, drop=()):
+    """Adds metadata to a trace and takes out tensors whose names end in one of `drop`."""
+    header, data = read_safetensors(path)
+    changed = {"__metadata__": {**header.pop("__metadata__"), **metadata}}
+    body = b""
+    for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        if name.endswith(tuple(drop)):
+            continue
+        begin, end = tensor["data_offsets"]
+        changed[name] = {**tensor, "data_offsets": [len(body), len(body) + end - begin]}
+        body += data[begin:end]
+    text = json.dumps(changed).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + body)
 
 
 class CliTest(unittest.TestCase):

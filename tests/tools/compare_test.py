@@ -8,7 +8,7 @@ import os
 import unittest
 
 import jsonschema
-from cli import CliTest, SOURCE_DIR, TRACE
+from cli import CliTest, SOURCE_DIR, TRACE, rewrite_trace
 
 MIXED = "snapkv(budget=25%) | k=center+turbo3, v=turbo4 | tail=8"
 SPECS = ["none | kv=f16", "snapkv(budget=10%)", "none | kv=int8", MIXED]
@@ -61,6 +61,32 @@ class Compare(CliTest):
         self.assertLess(accuracy["attention_kl"], 1e-6)
         self.assertAlmostEqual(accuracy["attention_mass_kept"], 1, places=5)
         self.assertGreater(accuracy["top32_overlap"], 0.999)
+
+    def test_sliding_windows_and_softcaps_hold_for_every_figure(self):
+        trace = self.small_trace(layers=2, **{"n-eval": 20})
+        rewrite_trace(trace, {"attn.sliding_window": "64,0", "attn.softcap": "0,2.5"})
+        report = self.report("compare", trace, "-p", "none | kv=f16")
+        self.assertEqual([l["window"] for l in report["trace"]["layers"]], [64, None])
+        sliding, capped = report["pipelines"][0]["layers"]
+        # The next query sees 63 rows of the prompt and its own; full counts 64 of 200 tokens.
+        self.assertLess(sliding["rows"]["rows_kept"], 2 * 200)
+        self.assertEqual(sliding["bytes"]["full_bytes"], 2 * 64 * 2 * 64 * 2)
+        self.assertEqual(capped["rows"]["rows_kept"], 2 * 200)
+        for layer in (sliding, capped):
+            self.assertLess(layer["accuracy"]["output_rel_error"]["max"], 1e-3)
+            self.assertLess(layer["accuracy"]["attention_kl"], 1e-6)
+            self.assertAlmostEqual(layer["accuracy"]["attention_mass_kept"], 1, places=5)
+            self.assertGreater(layer["accuracy"]["top32_overlap"], 0.99)
+
+    def test_without_eval_rows_the_prompt_alone_is_attended(self):
+        trace = self.small_trace()
+        rewrite_trace(trace, {}, drop=[".k_eval", ".v_eval", ".out_eval"])
+        report = self.report("compare", trace, "-p", "none", "-p", "snapkv(budget=50%)")
+        self.assertIsNone(report["trace"]["engine_rel_error"])
+        exact, evicted = (p["accuracy"] for p in report["pipelines"])
+        self.assertLess(exact["output_rel_error"]["max"], 1e-3)
+        self.assertLess(exact["attention_kl"], 1e-6)
+        self.assertLess(evicted["attention_mass_kept"], 1)
 
     def test_bytes_are_consistent_in_every_layer_and_in_total(self):
         report = self.report("compare", TRACE, *arguments(SPECS))
