@@ -37,12 +37,14 @@ struct WindowOptions {
 WindowOptions ReadWindowOptions(ArgReader& args, const Selection& selection);
 
 // Fills raw and smoothed of all heads. q.K in f32, computed once unless scratch->limit_bytes is
-// too small for the logits of one query head. Rows of a protected window: smoothed = raw.
+// too small for the logits of one query head; then twice, or three times when values are read.
+// Rows of a protected window: smoothed = raw.
 // Reads K once for as many query heads of a group as the scratch holds logits for: one by default.
 // The result depends on neither scratch nor workers.
 //
-// Error of a weight p against exact arithmetic: relative 2e-6 + 2 * |logit error|, where a logit's
-// error is at most key_dim * 2^-24 * sum |q_d k_d| * scale.
+// Error of a weight p against exact arithmetic: relative 4e-6 + (68 + blocks) * 2^-24 + 2 * e,
+// where blocks = rows / 64 and e is the error of a logit, at most (key_dim + 2) * 2^-24 * scale *
+// sum |q_d k_d|. The odds p / (1 - p) carry 1 / (1 - p) times that.
 Status ScoreWindow(const WindowOptions& options, RowWeight weight, const Observation& observation,
                    Parallel& parallel, ScoreScratch* scratch, Scores* scores);
 
