@@ -1,20 +1,19 @@
 // Fused attention over one layer of a long cache, against a pure read of the same bytes: 32 query
-// heads on 8 KV heads, dim 128, 32 768 rows, one thread. Every target that the CPU has takes turns
-// with the read, so that a busy moment of the machine hits all of them; the ratio of medians is
-// what counts, beside it that of the fastest rounds. The result of one KV head is compared with
-// double sums before anything is timed.
-//
-//   attend_kernels_bench [rounds [blocks per head]]
+// heads on 8 KV heads, dim 128, 32 768 rows, one thread, on every target that the CPU has. Read and
+// attention take turns, so that a busy moment of the machine hits both: compare of_read, not times.
+// The result of one KV head is compared with double sums before anything is timed.
+#include <benchmark/benchmark.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -120,8 +119,9 @@ HWY_EXPORT(ReadAll);
 constexpr int kKvHeads = 8;
 constexpr int kHeads = kHeadTile;
 constexpr int kDim = 128;
+constexpr int kBlocks = 512;  // per head and side: 32 768 rows
 enum class Format { kF16, kInt8, kInt4, kTurbo4 };
-constexpr const char* kFormatNames[] = {"f16", "int8", "int4 g32", "turbo4"};
+constexpr const char* kFormatNames[] = {"f16", "int8", "int4", "turbo4"};
 
 constexpr Codebook kCodebook = {
     {-127, -96, -75, -59, -45, -32, -18, -6, 6, 18, 32, 45, 59, 75, 96, 127}, 2.7326F / 127.0F};
@@ -129,7 +129,7 @@ constexpr Codebook kCodebook = {
 // K and V blocks of all heads in one huge-page arena: [head][side][block].
 class Arena {
  public:
-  Arena(Format format, int blocks) : format_(format), blocks_(blocks) {
+  explicit Arena(Format format) : format_(format) {
     layout_.dim = kDim;
     if (format != Format::kF16) {
       layout_.codes = format == Format::kInt8 ? CodeLayout::kInt8 : CodeLayout::kNibble;
@@ -138,7 +138,7 @@ class Arena {
       layout_.zeros = format == Format::kInt4;
     }
     block_bytes_ = layout_.block_bytes(kBlockRows);
-    bytes_ = block_bytes_ * static_cast<std::size_t>(blocks) * 2 * kKvHeads;
+    bytes_ = block_bytes_ * static_cast<std::size_t>(kBlocks) * 2 * kKvHeads;
     void* map = mmap(nullptr, RoundUp(bytes_, 2 << 20), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) std::abort();
@@ -147,8 +147,11 @@ class Arena {
     Fill();
   }
 
+  ~Arena() { munmap(data_, RoundUp(bytes_, 2 << 20)); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
   Format format() const { return format_; }
-  int blocks() const { return blocks_; }
   std::size_t bytes() const { return bytes_; }
   const std::uint8_t* data() const { return data_; }
 
@@ -167,7 +170,7 @@ class Arena {
     }
     if (format_ == Format::kTurbo4) b.codebook = &kCodebook;
     b.scale_type = format_ == Format::kTurbo4 ? ScaleType::kF16 : ScaleType::kBF16;
-    b.ahead = At(head, side, std::min(index + 1, blocks_ - 1));
+    b.ahead = At(head, side, std::min(index + 1, kBlocks - 1));
     return b;
   }
 
@@ -193,7 +196,7 @@ class Arena {
  private:
   const std::uint8_t* At(int head, Side side, int index) const {
     const int stream = head * 2 + (side == Side::kValue ? 1 : 0);
-    return data_ + static_cast<std::size_t>(stream * blocks_ + index) * block_bytes_;
+    return data_ + static_cast<std::size_t>(stream * kBlocks + index) * block_bytes_;
   }
   // Random codes; scales and values such that logits have a deviation near 1.
   void Fill() {
@@ -205,7 +208,7 @@ class Arena {
       std::memcpy(data_ + at, &word, 8);
     }
     if (layout_.groups == 0) return;
-    for (int i = 0; i < 2 * kKvHeads * blocks_; ++i) {
+    for (int i = 0; i < 2 * kKvHeads * kBlocks; ++i) {
       std::uint8_t* block = data_ + static_cast<std::size_t>(i) * block_bytes_;
       auto* scales = reinterpret_cast<std::uint16_t*>(block + layout_.scales_at(kBlockRows));
       auto* zeros = reinterpret_cast<std::uint16_t*>(block + layout_.zeros_at(kBlockRows));
@@ -220,7 +223,6 @@ class Arena {
   }
 
   Format format_;
-  int blocks_;
   BlockLayout layout_;
   std::size_t block_bytes_ = 0;
   std::size_t bytes_ = 0;
@@ -251,7 +253,7 @@ void AttendHead(const Arena& arena, int head, const float* q, float* out) {
   alignas(64) float logits[kHeads * kBlockRows];  // then weights
   alignas(64) float acc[kHeads * kDim] = {};
   State state = {{-1e30F, -1e30F, -1e30F, -1e30F}, {}, acc, kDim};
-  for (int i = 0; i < arena.blocks(); ++i) {
+  for (int i = 0; i < kBlocks; ++i) {
     Score(arena.format(), arena.Block(head, Side::kKey, i), prepared, logits);
     softmax(logits, state);
     Accumulate(arena.format(), arena.Block(head, Side::kValue, i), logits, acc);
@@ -266,7 +268,7 @@ double ErrorOfHead(const Arena& arena, const float* q) {
   float out[kHeads * kDim];
   AttendHead(arena, 0, q, out);
   double exact[kHeads * kDim] = {}, sum[kHeads] = {};
-  for (int i = 0; i < arena.blocks(); ++i) {
+  for (int i = 0; i < kBlocks; ++i) {
     for (int r = 0; r < kBlockRows; ++r) {
       double key[kDim], value[kDim];
       for (int d = 0; d < kDim; ++d) {
@@ -306,74 +308,71 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double Least(const std::vector<double>& values) {
-  return *std::min_element(values.begin(), values.end());
+// Of one format at a time: the largest takes 134 MB.
+const Arena& ArenaOf(Format format) {
+  static std::unique_ptr<Arena> arena;
+  if (arena == nullptr || arena->format() != format) {
+    arena.reset();
+    arena = std::make_unique<Arena>(format);
+  }
+  return *arena;
 }
 
-volatile std::uint64_t g_sink;
-
-// One format: a line per target. False when a result is wrong.
-bool Measure(Format format, int blocks, int rounds) {
-  const Arena arena(format, blocks);
-  const auto targets = SupportedTargets();
+// Each iteration reads all bytes once and then attends over them. of_read is the share of the
+// read rate that attention reaches, from the medians of both.
+void Attend(benchmark::State& state, Format format, std::string_view target) {
+  const Arena& arena = ArenaOf(format);
   std::mt19937 random(7);
   std::normal_distribution<float> normal(0.0F, 1.0F / std::sqrt(static_cast<float>(kDim)));
   std::vector<float> q(kKvHeads * kHeads * kDim), out(q.size());
   for (float& x : q) x = normal(random);
+  if (!SelectTarget(target).ok()) return state.SkipWithError("target not available");
+  // 16-bit rounding gives some 1e-5.
+  if (ErrorOfHead(arena, q.data()) > 2e-4) return state.SkipWithError("wrong result");
 
-  std::vector<std::vector<double>> times(targets.size());
-  std::vector<double> reads, errors;
-  for (const auto target : targets) {
-    if (!SelectTarget(target).ok()) return false;
-    errors.push_back(ErrorOfHead(arena, q.data()));
-  }
-  for (int round = 0; round < rounds; ++round) {
-    (void)SelectTarget("");
+  std::vector<double> reads, times;
+  for (auto _ : state) {
     double start = Seconds();
-    g_sink = HWY_DYNAMIC_DISPATCH(ReadAll)(arena.data(), arena.bytes() / 256 * 256);
+    benchmark::DoNotOptimize(
+        HWY_DYNAMIC_DISPATCH(ReadAll)(arena.data(), arena.bytes() / 256 * 256));
     reads.push_back(Seconds() - start);
-    for (std::size_t t = 0; t < targets.size(); ++t) {
-      if (targets[t] == "SCALAR") continue;  // not a target for speed
-      (void)SelectTarget(targets[t]);
-      start = Seconds();
-      for (int head = 0; head < kKvHeads; ++head) {
-        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * kHeads * kDim;
-        AttendHead(arena, head, q.data() + at, out.data() + at);
-      }
-      times[t].push_back(Seconds() - start);
+    start = Seconds();
+    for (int head = 0; head < kKvHeads; ++head) {
+      const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * kHeads * kDim;
+      AttendHead(arena, head, q.data() + at, out.data() + at);
     }
+    times.push_back(Seconds() - start);
+    state.SetIterationTime(times.back());
   }
   const double read = Median(reads);
-  bool right = true;
-  for (std::size_t t = 0; t < targets.size(); ++t) {
-    const bool wrong = errors[t] > 2e-4;  // 16-bit rounding gives some 1e-5
-    right = right && !wrong;
-    if (times[t].empty()) continue;
-    const double time = Median(times[t]);
-    std::printf(
-        "%-9s %-10s read %6.2f ms %5.1f GB/s   attend %6.2f ms   ratio %.2f (best %.2f)   "
-        "%5.1f ns/row   error %.1e%s\n",
-        kFormatNames[static_cast<int>(format)], std::string(targets[t]).c_str(), read * 1e3,
-        static_cast<double>(arena.bytes()) / read * 1e-9, time * 1e3, read / time,
-        Least(reads) / Least(times[t]),
-        time * 1e9 / (kKvHeads * blocks * static_cast<double>(kBlockRows)), errors[t],
-        wrong ? "  WRONG" : "");
-  }
+  const double time = Median(times);
+  state.counters["of_read"] = read / time;
+  state.counters["read_GB/s"] = static_cast<double>(arena.bytes()) / read * 1e-9;
+  state.counters["ns_per_row"] = time * 1e9 / (kKvHeads * kBlocks * kBlockRows);
   (void)SelectTarget("");
-  return right;
+}
+
+void Register() {
+  for (const Format format : {Format::kF16, Format::kInt8, Format::kInt4, Format::kTurbo4}) {
+    for (const std::string_view target : SupportedTargets()) {
+      if (target == "SCALAR") continue;  // not a target for speed
+      const std::string name = std::string("Attend/") + kFormatNames[static_cast<int>(format)] +
+                               "/" + std::string(target);
+      benchmark::RegisterBenchmark(name.c_str(), Attend, format, target)
+          ->UseManualTime()
+          ->Unit(benchmark::kMillisecond);
+    }
+  }
 }
 
 }  // namespace
 }  // namespace kvsieve::quant
 
 int main(int argc, char** argv) {
-  using kvsieve::quant::Format;
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 21;
-  const int blocks = argc > 2 ? std::atoi(argv[2]) : 512;
-  bool right = rounds > 0 && blocks > 0;
-  for (const Format format : {Format::kF16, Format::kInt8, Format::kInt4, Format::kTurbo4}) {
-    right = right && kvsieve::quant::Measure(format, blocks, rounds);
-  }
-  return right ? 0 : 1;
+  kvsieve::quant::Register();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
 }
 #endif  // HWY_ONCE
