@@ -67,6 +67,8 @@ struct MaddDot {
     VI unused = hn::Zero(di);
     s.sum = hn::ReorderWidenMulAccumulate(di, codes.even, hn::BitCast(d16, q.first), s.sum, unused);
     s.sum = hn::ReorderWidenMulAccumulate(di, codes.odd, hn::BitCast(d16, q.second), s.sum, unused);
+    // Left alone, g++ 12 reassociates the adds of several quads and spills the products.
+    asm("" : "+v"(s.sum.raw));
   }
   static HWY_INLINE void AddValue(Sum& s, Codes codes, Words w) { AddKey(s, codes, w); }
   static HWY_INLINE VI Finish(Sum s) { return s.sum; }
