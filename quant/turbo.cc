@@ -53,13 +53,14 @@ BlockLayout LayoutOf(int bits, int dim, Side side) {
   return {codes, side, dim, bits, 1, false};
 }
 
-// Share of a normal coordinate that lies in cell `code`: how much each level matters.
-double CellWeight(const LloydMaxCodebook& book, int code) {
+// Share of the coordinates that lie in cell `code`, in the normal limit of their law: how much
+// each level matters.
+double CellWeight(const LloydMaxCodebook& book, int dim, int code) {
   constexpr double kRootHalf = 0.70710678118654752;
   const auto below = [&](int t) {
     if (t < 0) return 0.0;
     if (t >= book.levels - 1) return 1.0;
-    return 0.5 * std::erfc(-kRootHalf * static_cast<double>(book.thresholds[t]));
+    return 0.5 * std::erfc(-kRootHalf * book.thresholds[t] * std::sqrt(static_cast<double>(dim)));
   };
   return below(code) - below(code - 1);
 }
@@ -67,7 +68,7 @@ double CellWeight(const LloydMaxCodebook& book, int code) {
 // The centroids on a grid of 8 bits whose outermost level is `top`, with the scale that keeps
 // <centroid, level> = <centroid, centroid>: rounding must not stretch logits, for that would shift
 // weight between these rows and exact ones. *error: the weighted squared rounding error.
-Codebook RoundLevels(const LloydMaxCodebook& book, int top, double* error) {
+Codebook RoundLevels(const LloydMaxCodebook& book, int dim, int top, double* error) {
   Codebook levels{};
   const double step = static_cast<double>(book.centroids[book.levels - 1]) / top;
   double square = 0;
@@ -75,27 +76,27 @@ Codebook RoundLevels(const LloydMaxCodebook& book, int top, double* error) {
   for (int i = 0; i < book.levels; ++i) {
     const double centroid = book.centroids[i];
     levels.level[i] = static_cast<std::int8_t>(std::lrint(centroid / step));
-    square += CellWeight(book, i) * centroid * centroid;
-    product += CellWeight(book, i) * centroid * levels.level[i];
+    square += CellWeight(book, dim, i) * centroid * centroid;
+    product += CellWeight(book, dim, i) * centroid * levels.level[i];
   }
   levels.level_scale = static_cast<float>(square / product);
   *error = 0;
   for (int i = 0; i < book.levels; ++i) {
     const double off = book.centroids[i] - double{levels.level_scale} * levels.level[i];
-    *error += CellWeight(book, i) * off * off;
+    *error += CellWeight(book, dim, i) * off * off;
   }
   return levels;
 }
 
 // The best of the fine grids, for the fused kernels. Decoding uses the exact centroids.
-Codebook ToLevels(const LloydMaxCodebook& book) {
+Codebook ToLevels(const LloydMaxCodebook& book, int dim) {
   constexpr int kCoarsestTop = 96;
   constexpr int kFinestTop = 127;
   double least = 0;
-  Codebook best = RoundLevels(book, kFinestTop, &least);
+  Codebook best = RoundLevels(book, dim, kFinestTop, &least);
   for (int top = kCoarsestTop; top < kFinestTop; ++top) {
     double error = 0;
-    const Codebook levels = RoundLevels(book, top, &error);
+    const Codebook levels = RoundLevels(book, dim, top, &error);
     if (error >= least) continue;
     least = error;
     best = levels;
@@ -109,7 +110,7 @@ class TurboCodec final : public BlockCodec {
       : BlockCodec(LayoutOf(options.bits, dim, side)),
         options_(options),
         book_(SolveLloydMax(options.bits, dim)) {
-    if (fused()) levels_ = ToLevels(book_);
+    if (fused()) levels_ = ToLevels(book_, dim);
   }
 
   std::string Canonical() const override { return options_.Canonical(); }
