@@ -18,17 +18,22 @@ namespace {
 constexpr StageInfo kInfos[] = {
     {"window_attention", "Keeps the rows that the last prompt queries attend to, per KV head.",
      "score = pool(mean over group and window of softmax(scale q.k)) (SnapKV, arXiv:2404.14469)",
-     KVS_EVICT_WINDOW_OPTIONS},
+     KVS_EVICT_WINDOW_OPTIONS,
+     "later queries are taken to attend as the last `window` ones do; dropped rows are gone"},
     {"snapkv", "window_attention under its usual name.", "see window_attention",
-     KVS_EVICT_WINDOW_OPTIONS},
+     KVS_EVICT_WINDOW_OPTIONS, "see window_attention"},
     {"output_perturbation",
      "Keeps the rows whose loss would move the output of the last prompt queries most.",
      "score = pool(mean over group and window of p/(1-p) |o - v|), p the softmax weight (DropKV)",
-     KVS_EVICT_WINDOW_OPTIONS},
+     KVS_EVICT_WINDOW_OPTIONS,
+     "exact for dropping one row, summed for many; later queries are taken to be like the last "
+     "ones"},
     {"recency", "Keeps the first and the newest rows.",
-     "score = row (StreamingLLM, arXiv:2309.17453)", KVS_EVICT_SELECTION_OPTIONS},
+     "score = row (StreamingLLM, arXiv:2309.17453)", KVS_EVICT_SELECTION_OPTIONS,
+     "rows between the sinks and the newest are taken not to matter"},
     {"random", "Keeps rows at random: the baseline.",
-     "score = uniform hash of seed, layer, head, position", "seed=0 " KVS_EVICT_SELECTION_OPTIONS},
+     "score = uniform hash of seed, layer, head, position", "seed=0 " KVS_EVICT_SELECTION_OPTIONS,
+     "all rows are taken to matter alike"},
 };
 
 // In the order of kInfos.

@@ -16,9 +16,6 @@ constexpr float kMinusInf = -__builtin_inff();
 // Blocks of one task: 8192 rows, enough to hide the cost of a merge.
 constexpr int kRangeBlocks = 128;
 
-// How far ahead of the block at work memory is fetched, per side.
-constexpr std::size_t kPrefetchBytes = std::size_t{24} << 10;
-
 constexpr std::size_t kAlign = kBlockAlignment;
 
 std::size_t RoundUp(std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
@@ -284,10 +281,9 @@ class Attention {
            static_cast<std::size_t>(first_head / kHeadTile) * scratch_.prepared_bytes;
   }
 
+  // The next block of a side: fetching further ahead was slower (quant/kernels.h).
   static Prefetch Ahead(const Tier& tier, int b, Side side) {
-    const std::size_t bytes = tier.chain(side).codec().BlockBytes(kBlockRows);
-    const int ahead = b + static_cast<int>((kPrefetchBytes + bytes - 1) / bytes);
-    return {ahead < tier.blocks() ? tier.block(ahead, side).data : nullptr};
+    return {b + 1 < tier.blocks() ? tier.block(b + 1, side).data : nullptr};
   }
 
   void AttendTier(const Tier& tier, int begin, int end, const Visibility& visibility) {

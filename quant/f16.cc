@@ -81,8 +81,13 @@ Result<std::shared_ptr<const Codec>> Make(const SpecCall& call, int dim, Side si
 
 }  // namespace
 
-extern const CodecEntry kF16Codec = {{"f16", "IEEE half precision, the baseline.",
-                                      "nearest even; values beyond 65504 are an error", ""},
+extern const CodecEntry kF16Codec = {{"f16",
+                                      "IEEE half precision, the baseline.",
+                                      "nearest even; values beyond 65504 are an error",
+                                      "",
+                                      "elements keep 11 significant bits",
+                                      {"IEEE binary16 elements", "none: every element stands alone",
+                                       "none", "no scale", "half to even"}},
                                      Outline,
                                      Make,
                                      /*make_rotation=*/nullptr};

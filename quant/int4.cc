@@ -209,10 +209,18 @@ Result<std::shared_ptr<const Codec>> Make(const SpecCall& call, int dim, Side si
 }  // namespace
 
 extern const CodecEntry kInt4Codec = {
-    {"int4", "4-bit integers in groups of dims; a zero point unless sym.",
+    {"int4",
+     "4-bit integers in groups of dims; a zero point unless sym.",
      "asym: zero = f16 rounded down of min, scale = bf16 rounded up of (max - zero) / 15, code = "
      "round-half-even((x - zero) / scale); sym: scale = bf16 rounded up of max|x| / 7, codes -7..7",
-     "group=32|row asym|sym"},
+     "group=32|row asym|sym",
+     "each element is off by at most half a scale (asym: unless the zero point saturates)",
+     {"4-bit codes: 0..15 with asym, -7..7 with sym",
+      "one scale per group, and with asym one zero point",
+      "along the row: `group` neighbouring dimensions",
+      "asym: (max - zero point) / 15 with the zero point f16 rounded down; sym: max|x| / 7; both "
+      "bf16 rounded up",
+      "half to even, against the stored scale and zero point"}},
     Outline,
     Make,
     /*make_rotation=*/nullptr};

@@ -85,12 +85,18 @@ Result<std::shared_ptr<const Codec>> Make(const SpecCall& call, int dim, Side si
 
 }  // namespace
 
-extern const CodecEntry kInt8Codec = {{"int8", "8-bit integers with one symmetric scale per row.",
-                                       "scale = bf16 rounded up of max|x| / 127; code = "
-                                       "round-half-even(x / scale); x' = code * scale",
-                                       ""},
-                                      Outline,
-                                      Make,
-                                      /*make_rotation=*/nullptr};
+extern const CodecEntry kInt8Codec = {
+    {"int8",
+     "8-bit integers with one symmetric scale per row.",
+     "scale = bf16 rounded up of max|x| / 127; code = "
+     "round-half-even(x / scale); x' = code * scale",
+     "",
+     "each element is off by at most half a scale",
+     {"8-bit two's complement codes in [-127, 127]", "one scale per row",
+      "along the row, over its dimensions", "max|x| / 127, stored as bf16 rounded up",
+      "half to even, against the stored scale"}},
+    Outline,
+    Make,
+    /*make_rotation=*/nullptr};
 
 }  // namespace kvsieve::quant

@@ -269,10 +269,16 @@ Result<std::shared_ptr<const Transform>> MakeRotation(const SpecCall& call, int 
 }  // namespace
 
 extern const CodecEntry kTurboCodec = {
-    {"turbo", "Random rotation, then the Lloyd-Max codebook of the sphere (TurboQuant, MSE form).",
+    {"turbo",
+     "Random rotation, then the Lloyd-Max codebook of the sphere (TurboQuant, MSE form).",
      "code = Lloyd-Max cell of (H D x)_j / |x|, density ~ (1 - x^2)^((d-3)/2); scale = |x| / |c|, "
      "f16 nearest even; x' = D H (scale * c[code]) (arXiv 2504.19874)",
-     "bits=4 seed=0 norm=matched"},
+     "bits=4|1|2|3|5 seed=0 norm=matched",
+     "directions snap to the codebook; the length of the row is kept up to the rounding of its "
+     "scale",
+     {"`bits`-bit codes into a Lloyd-Max codebook", "one scale per row", "along the rotated row",
+      "row norm / norm of its codes' levels, stored as f16 (bf16 where f16 overflows)",
+      "code: the nearest level; scale: half to even"}},
     Outline,
     Make,
     MakeRotation};

@@ -20,6 +20,26 @@ void ExpectContains(const std::string& text, std::string_view part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in\n" << text;
 }
 
+// What a user must learn of a codec before trusting its default.
+TEST(Explain, SaysHowEveryCodecStoresARow) {
+  for (const StageInfo& info : CodecInfos()) {
+    const std::string text = Explained("none | kv=" + std::string(info.name), 128, 128);
+    for (const std::string_view label :
+         {"format", "granularity", "group axis", "scale rule", "rounding", "residual"}) {
+      ExpectContains(text, label);
+    }
+  }
+}
+
+TEST(Explain, SaysFormulaDefaultsAndApproximationOfEveryEvictStage) {
+  for (const StageInfo& info : EvictorInfos()) {
+    const std::string text = Explained(std::string(info.name) + "(budget=50%)", 128, 128);
+    for (const std::string_view label : {"formula", "in force", "approximates", "budget=50%"}) {
+      ExpectContains(text, label);
+    }
+  }
+}
+
 TEST(Explain, GivesBytesPerRowOfBothSides) {
   // Per row: int8 has a code a dimension and a bf16 scale; int4 two codes a byte and 4 bytes a
   // group.
