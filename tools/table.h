@@ -39,8 +39,8 @@ class Table {
   std::vector<Row> rows_;
 };
 
-// `text` in lines of at most `width` characters (0: one line), broken at a space, else after a comma.
-// All but the first leave room for an indent of two.
+// `text` in lines of at most `width` characters (0: one line), broken at a space, else after a
+// comma. All but the first leave room for an indent of two.
 std::vector<std::string> Wrap(const std::string& text, int width);
 
 // Figures for cells; a dash where there is none.
