@@ -94,6 +94,29 @@ TEST(Attention, SoftcapComesAfterTheMeanIsAddedBack) {
   cache_test::ExpectWithinKernelBound(layer, heads, queries, attended, exact);
 }
 
+// Masks go by position, whatever the rows are called: engines may skip positions.
+TEST(Attention, PositionsMayHaveGaps) {
+  LayerSpec layer = MakeLayer(6, 2, 64, 64);
+  layer.sliding_window = 400;
+  Prompt prompt = MakePrompt(layer, 300, 11);
+  for (std::size_t i = 0; i < prompt.positions.size(); ++i) {
+    prompt.positions[i] = static_cast<TokenPos>(3 * i + i % 2 + (i > 200 ? 1000 : 0));
+  }
+  const std::vector<TokenPos> positions = {0, 3, 4, 300, 601, 602, 1700, 1900, 5000};
+  Cache cache = MustCreate("none | kv=int8 | tail=40", {layer});
+  cache_test::MustAppend(cache, 0, prompt);
+  ExpectOracle(cache, layer, prompt, positions);  // staged
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  AttendParams params;  // a window shorter than the layer's, so that blocks are cut
+  LayerSpec narrow = layer;
+  params.sliding_window = narrow.sliding_window = 77;
+  const std::vector<oracle::HeadRows> heads = cache_test::GatherLayer(cache, 0);
+  const std::vector<float> queries = Queries(layer, positions.size(), 27);
+  cache_test::ExpectWithinKernelBound(narrow, heads, queries,
+                                      MustAttend(cache, 0, queries, positions, params),
+                                      oracle::Attend(narrow, heads, queries, positions));
+}
+
 // Every query of one step sees its whole window, and rows that none of them sees go.
 TEST(Attention, QueriesOfOneDecodeStepEachSeeTheirWindow) {
   LayerSpec layer = MakeLayer(2, 1, 64, 64);

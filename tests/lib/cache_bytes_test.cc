@@ -201,6 +201,23 @@ TEST(Bytes, FinishingThePromptGivesItsMemoryBack) {
   EXPECT_LE(allocator.peak_bytes, staged + 4 * (112 * 160 + 400 + 1024));
 }
 
+// The queries that the scorer waits for, and nothing once it has decided.
+TEST(Bytes, ObservationBytesAreTheWindowsQueries) {
+  const LayerSpec layer = MakeLayer(6, 2, 64, 64);
+  Cache cache = MustCreate("snapkv(budget=64,window=16) | kv=int8", {layer});
+  cache_test::MustAppend(cache, 0, MakePrompt(layer, 100, 9));
+  const std::vector<float> queries = cache_test::UniformRows(6 * 100 * 64, 10);
+  for (const std::int64_t first : {0, 50}) {
+    HeadsView view = HeadsView::HeadMajor(queries.data() + first * 64, 6, 100, 64);
+    view.rows = 50;
+    ASSERT_TRUE(
+        cache.Observe(0, cache_test::Positions(static_cast<TokenPos>(first), 50), view).ok());
+    EXPECT_EQ(cache.Report().observation_bytes, 6 * 16 * 64 * 4);
+  }
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  EXPECT_EQ(cache.Report().observation_bytes, 0);
+}
+
 // A window that slides for long holds the window, whole blocks more, and no memory beside.
 TEST(Bytes, ASlidingLayerDoesNotGrow) {
   TestAllocator allocator;

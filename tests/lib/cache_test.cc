@@ -244,6 +244,17 @@ TEST(Cache, ClearGivesTheStateAfterCreate) {
   }
 }
 
+TEST(Cache, ALayerWithoutRowsIsNotScored) {
+  const LayerSpec layer = MakeLayer(4, 2, 64, 64);
+  Cache cache = MustCreate("random(budget=20) | k=center+int8, v=int8", {layer, layer});
+  cache_test::MustAppend(cache, 1, MakePrompt(layer, 50, 15));
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  EXPECT_EQ(cache.rows(0, 0), 0);
+  EXPECT_EQ(cache.rows(1, 0), 20);
+  cache_test::MustAppend(cache, 0, MakePrompt(layer, 10, 16), 1, Phase::kDecode);
+  EXPECT_EQ(cache.rows(0, 1), 10);
+}
+
 TEST(Cache, LayersMayDifferInShapeAndStore) {
   std::vector<LayerSpec> layers = {MakeLayer(4, 2, 64, 64), MakeLayer(9, 3, 128, 96),
                                    MakeLayer(1, 1, 32, 32)};
