@@ -216,7 +216,7 @@ class ScoringEvictor final : public Evictor {
     std::vector<HeadPlan> plans;
     LayerDecision decision;
     for (int head = 0; head < layer.layer.kv_heads; ++head) {
-      plans.push_back(PlanOf(selection_, needs().window_queries, layer, head));
+      plans.push_back(PlanOf(selection_, needs().window(), layer, head));
       decision.scored |= plans.back().best > 0;
     }
     decision.note = LayerNote(plans);
@@ -239,7 +239,7 @@ class ScoringEvictor final : public Evictor {
       KVS_RETURN_IF_ERROR(CheckSamePositions(*first, layer));
     }
     HeadPlan plan;
-    if (first != nullptr) plan = PlanOf(selection_, needs().window_queries, *first, 0);
+    if (first != nullptr) plan = PlanOf(selection_, needs().window(), *first, 0);
     Scores mean;
     if (plan.best > 0) {
       MeanScores sum;

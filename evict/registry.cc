@@ -15,6 +15,14 @@ namespace {
   "window=32 queries=mean|sum|max group=mean|max|sum pool=max:7|avg:k|none " \
   "pool_pad=exclude|zero scope=kv_head|layer|model causal=true|false " KVS_EVICT_SELECTION_OPTIONS
 
+#define KVS_EVICT_KEY_WINDOW_OPTIONS                      \
+  "window=32 queries=mean|sum|max pool=max:7|avg:k|none " \
+  "pool_pad=exclude|zero scope=kv_head|layer|model causal=true|false " KVS_EVICT_SELECTION_OPTIONS
+
+#define KVS_EVICT_ROW_OPTIONS                    \
+  "pool=none|max:k|avg:k pool_pad=exclude|zero " \
+  "scope=kv_head|layer|model " KVS_EVICT_SELECTION_OPTIONS
+
 constexpr StageInfo kInfos[] = {
     {"window_attention", "Keeps the rows that the last prompt queries attend to, per KV head.",
      "score = pool(mean over group and window of softmax(scale q.k)) (SnapKV, arXiv:2404.14469)",
@@ -28,6 +36,18 @@ constexpr StageInfo kInfos[] = {
      KVS_EVICT_WINDOW_OPTIONS,
      "exact for dropping one row, summed for many; later queries are taken to be like the last "
      "ones"},
+    {"key_proxy",
+     "Keeps the rows that the last prompt keys attend to: window_attention without queries.",
+     "score = pool(mean over the window of softmax(scale k_w.k)), k_w the head's own last keys "
+     "(VeloxQuant-MLX)",
+     KVS_EVICT_KEY_WINDOW_OPTIONS,
+     "keys stand in for the queries; later queries are taken to be like the last keys"},
+    {"key_norm", "Keeps the rows with the shortest keys.",
+     "score = pool(-|k|) (Devoto et al., arXiv:2406.11430)", KVS_EVICT_ROW_OPTIONS,
+     "short keys are taken to be much attended, whatever the queries"},
+    {"key_diff", "Keeps the rows whose keys point elsewhere than most.",
+     "score = pool(-cos(k, mean of k/|k|)) (KeyDiff, arXiv:2504.15364)", KVS_EVICT_ROW_OPTIONS,
+     "distinct keys are taken to be needed, whatever the queries"},
     {"recency", "Keeps the first and the newest rows.",
      "score = row (StreamingLLM, arXiv:2309.17453)", KVS_EVICT_SELECTION_OPTIONS,
      "rows between the sinks and the newest are taken not to matter"},
@@ -38,16 +58,17 @@ constexpr StageInfo kInfos[] = {
 
 // In the order of kInfos.
 constexpr ScorerFactory kFactories[] = {
-    MakeWindowAttention, MakeWindowAttention, MakeOutputPerturbation, MakeRecency, MakeRandom,
+    MakeWindowAttention, MakeWindowAttention, MakeOutputPerturbation,
+    MakeKeyProxy,        MakeKeyNorm,         MakeKeyDiff,
+    MakeRecency,         MakeRandom,
 };
 static_assert(std::size(kInfos) == std::size(kFactories));
 
 // Names of the grammar that later versions will know.
 constexpr std::string_view kPlanned[] = {
-    "key_proxy",          "key_norm",         "key_diff", "lag",
-    "expected_attention", "external",         "mix",      "waterfill",
-    "snapkv_paper",       "snapkv_reference", "snapkv_d", "velox_snapkv",
-    "sharp_snapkv",       "kvpress_snapkv",
+    "lag",          "expected_attention", "external",         "mix",
+    "waterfill",    "snapkv_paper",       "snapkv_reference", "snapkv_d",
+    "velox_snapkv", "sharp_snapkv",       "kvpress_snapkv",
 };
 
 Result<ScorerFactory> FindFactory(const SpecCall& call) {
@@ -79,7 +100,7 @@ Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call) {
   evict::ScorerParts parts = make(args, selection);
   KVS_RETURN_IF_ERROR(args.Finish());
   if (!deferred.ok()) return deferred;
-  KVS_RETURN_IF_ERROR(evict::CheckBudget(call, selection, parts.scorer->needs().window_queries));
+  KVS_RETURN_IF_ERROR(evict::CheckBudget(call, selection, parts.scorer->needs().window()));
   return evict::ComposeEvictor(std::move(parts), std::move(selection));
 }
 

@@ -26,6 +26,9 @@ ScorerParts MakeWindowAttention(ArgReader& args, const Selection& selection);
 ScorerParts MakeOutputPerturbation(ArgReader& args, const Selection& selection);
 ScorerParts MakeRecency(ArgReader& args, const Selection& selection);
 ScorerParts MakeRandom(ArgReader& args, const Selection& selection);
+ScorerParts MakeKeyProxy(ArgReader& args, const Selection& selection);
+ScorerParts MakeKeyNorm(ArgReader& args, const Selection& selection);
+ScorerParts MakeKeyDiff(ArgReader& args, const Selection& selection);
 
 // Sizes `scores` for the heads of `observation`; every value is 0.
 void ResetScores(const Observation& observation, Scores* scores);

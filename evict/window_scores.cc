@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "evict/head_pass.h"
+#include "evict/row_blocks.h"
 #include "evict/window_space.h"
 #include "kvsieve/str_cat.h"
 
@@ -13,13 +15,6 @@ namespace kvsieve::evict {
 namespace {
 
 constexpr std::string_view kReduceNames[] = {"mean", "sum", "max"};
-constexpr std::string_view kScopeNames[] = {"kv_head", "layer", "model"};
-
-void ReadReduce(ArgReader& args, std::string_view key, Reduce* reduce) {
-  int index = static_cast<int>(*reduce);
-  args.Choice(key, kReduceNames, &index);
-  *reduce = static_cast<Reduce>(index);
-}
 
 // "992..1003" or "992..1003, 1010".
 std::string RunsOf(std::span<const TokenPos> positions) {
@@ -32,30 +27,6 @@ std::string RunsOf(std::span<const TokenPos> positions) {
     i = end;
   }
   return out;
-}
-
-// Which of the observed queries make up the window: those of the last rows.
-Result<std::vector<int>> FindQueries(const WindowOptions& options, const Observation& observation) {
-  std::span<const TokenPos> positions;
-  for (const HeadObservation& head : observation.heads) {
-    if (head.positions.size() > positions.size()) positions = head.positions;
-  }
-  const std::size_t window = std::min<std::size_t>(options.window, positions.size());
-  std::vector<int> rows;
-  std::vector<TokenPos> missing;
-  const std::span<const TokenPos> observed = observation.window_positions;
-  for (const TokenPos position : positions.last(window)) {
-    const auto found = std::lower_bound(observed.begin(), observed.end(), position);
-    if (found != observed.end() && *found == position && observation.window_queries != nullptr) {
-      rows.push_back(static_cast<int>(found - observed.begin()));
-    } else {
-      missing.push_back(position);
-    }
-  }
-  if (missing.empty()) return rows;
-  return Status::Invalid(StrCat("layer ", observation.layer.layer, ": the queries of ",
-                                missing.size(), " window positions were not observed: ",
-                                RunsOf(missing), " (option window=", options.window, ")"));
 }
 
 struct WindowCall {
@@ -78,6 +49,9 @@ class HeadTask {
         kv_head_(kv_head),
         head_(call.observation.heads[kv_head]),
         rows_(static_cast<std::int64_t>(head_.positions.size())),
+        queries_(call.options.keys_as_queries
+                     ? static_cast<int>(std::min<std::int64_t>(call.options.window, rows_))
+                     : call.shape.queries),
         raw_(call.scores->raw.data() + call.scores->head_begin[kv_head]) {}
 
   void Run() {
@@ -100,10 +74,17 @@ class HeadTask {
     return static_cast<int>(std::min<std::int64_t>(kBlockRows, rows_ - block * kBlockRows));
   }
 
+  TokenPos QueryPosition(int q) const {
+    if (call_.options.keys_as_queries) {
+      return head_.positions[head_.positions.size() - static_cast<std::size_t>(queries_ - q)];
+    }
+    return call_.observation.window_positions[call_.query_rows[q]];
+  }
+
   // Rows are in position order, so what a query sees is a prefix.
   void CountVisible() {
-    for (int q = 0; q < shape_.queries; ++q) {
-      const TokenPos position = call_.observation.window_positions[call_.query_rows[q]];
+    for (int q = 0; q < queries_; ++q) {
+      const TokenPos position = QueryPosition(q);
       const auto end = call_.options.causal ? std::upper_bound(head_.positions.begin(),
                                                                head_.positions.end(), position)
                                             : head_.positions.end();
@@ -111,33 +92,40 @@ class HeadTask {
     }
   }
 
-  // The layer's scale is folded into the queries.
+  // Queries of one head to f32 [PaddedQueries, key_dim], the layer's scale folded in.
   void LoadQueries(int i) {
-    const Observation& observation = call_.observation;
-    const auto dim = static_cast<std::size_t>(shape_.key_dim);
-    const auto query_head =
-        static_cast<std::size_t>(kv_head_ * shape_.group + first_query_head_ + i);
-    const float* from =
-        observation.window_queries + query_head * observation.window_positions.size() * dim;
-    float* to = space_.heads[i].queries;
-    for (const int row : call_.query_rows) {
-      for (std::size_t k = 0; k < dim; ++k) {
-        *to++ = from[static_cast<std::size_t>(row) * dim + k] * observation.layer.scale;
-      }
+    float* queries = space_.heads[i].queries;
+    if (call_.options.keys_as_queries) {
+      CopyKeys(queries);
+    } else {
+      CopyObserved(kv_head_ * shape_.group + first_query_head_ + i, queries);
     }
-    std::fill(to, space_.heads[i].queries + PaddedQueries(shape_.queries) * dim, 0.0F);
+    const auto dim = static_cast<std::size_t>(shape_.key_dim);
+    float* end = queries + static_cast<std::size_t>(queries_) * dim;
+    for (float* value = queries; value < end; ++value) *value *= call_.observation.layer.scale;
+    std::fill(end, queries + static_cast<std::size_t>(PaddedQueries(queries_)) * dim, 0.0F);
   }
 
-  // The block's rows where they lie, or read into the worker's staging.
-  RowSource::RowMajor Locate(const RowSource& source, std::int64_t block) const {
-    const RowIndex first = block * kBlockRows;
-    if (const auto view = source.TryView()) {
-      const std::int64_t bytes =
-          first * view->row_stride * static_cast<std::int64_t>(ElementBytes(view->type));
-      return {static_cast<const std::byte*>(view->data) + bytes, view->type, view->row_stride};
+  void CopyObserved(int query_head, float* to) const {
+    const Observation& observation = call_.observation;
+    const auto dim = static_cast<std::size_t>(shape_.key_dim);
+    const float* from = observation.window_queries + static_cast<std::size_t>(query_head) *
+                                                         observation.window_positions.size() * dim;
+    for (const int row : call_.query_rows) {
+      to = std::copy_n(from + static_cast<std::size_t>(row) * dim, dim, to);
     }
-    source.ReadRows(first, RowsIn(block), space_.staging);
-    return {space_.staging, ElementType::kF32, source.dim()};
+  }
+
+  // The head's own last keys.
+  void CopyKeys(float* to) const {
+    ForEachBlock(rows_ - queries_, rows_, [&](RowIndex first, int count) {
+      head_.keys->ReadRows(first, count, to);
+      to += std::int64_t{count} * shape_.key_dim;
+    });
+  }
+
+  RowSource::RowMajor Locate(const RowSource& source, std::int64_t block) const {
+    return LocateRows(source, block * kBlockRows, RowsIn(block), space_.staging);
   }
 
   void LoadPanelOf(const RowSource& source, std::int64_t block) {
@@ -147,19 +135,18 @@ class HeadTask {
   BlockWeights WeightsAt(int i, std::int64_t block) const {
     const HeadSpace& head = space_.heads[i];
     const std::int64_t kept = shape_.stored ? block : 0;
-    return {head.weights + kept * PaddedQueries(shape_.queries) * kBlockRows,
-            head.tops + block * QueryStride(shape_.queries),
-            head.sums + block * QueryStride(shape_.queries)};
+    return {head.weights + kept * PaddedQueries(queries_) * kBlockRows,
+            head.tops + block * QueryStride(queries_), head.sums + block * QueryStride(queries_)};
   }
 
   // Precondition: the block's keys are in the panel.
   void AttendAt(int i, std::int64_t block) {
-    for (int q = 0; q < shape_.queries; ++q) {
+    for (int q = 0; q < queries_; ++q) {
       const std::int64_t left = space_.visible_rows[q] - block * kBlockRows;
       space_.visible[q] = static_cast<int>(std::clamp<std::int64_t>(left, 0, RowsIn(block)));
     }
     AttendBlock(
-        {space_.heads[i].queries, shape_.queries, shape_.key_dim, call_.observation.layer.softcap},
+        {space_.heads[i].queries, queries_, shape_.key_dim, call_.observation.layer.softcap},
         space_.panel, space_.visible, WeightsAt(i, block));
   }
 
@@ -170,7 +157,7 @@ class HeadTask {
     }
     for (int i = 0; i < heads_; ++i) {
       const HeadSpace& head = space_.heads[i];
-      FinishSoftmax(head.tops, head.sums, blocks(), shape_.queries, head.maximum, head.inverse_sum);
+      FinishSoftmax(head.tops, head.sums, blocks(), queries_, head.maximum, head.inverse_sum);
     }
   }
 
@@ -183,19 +170,19 @@ class HeadTask {
       AttendAt(i, block);
     }
     const BlockWeights at = WeightsAt(i, block);
-    BlockFactors(at.top, head.maximum, head.inverse_sum, shape_.queries, space_.factors);
+    BlockFactors(at.top, head.maximum, head.inverse_sum, queries_, space_.factors);
     return at.weights;
   }
 
   void SumOutputs() {
-    const auto size = static_cast<std::size_t>(PaddedQueries(shape_.queries)) *
+    const auto size = static_cast<std::size_t>(PaddedQueries(queries_)) *
                       static_cast<std::size_t>(ValueStride(shape_.value_dim));
     for (int i = 0; i < heads_; ++i) std::fill_n(space_.heads[i].outputs, size, 0.0F);
     for (std::int64_t block = 0; block < blocks(); ++block) {
       LoadRows(Locate(*head_.values, block), shape_.value_dim, RowsIn(block), space_.value_rows);
       for (int i = 0; i < heads_; ++i) {
-        Probabilities(LoadWeights(i, block), space_.factors, shape_.queries, space_.probabilities);
-        AddOutputs(space_.probabilities, shape_.queries, space_.value_rows, shape_.value_dim,
+        Probabilities(LoadWeights(i, block), space_.factors, queries_, space_.probabilities);
+        AddOutputs(space_.probabilities, queries_, space_.value_rows, shape_.value_dim,
                    RowsIn(block), space_.heads[i].outputs);
       }
     }
@@ -206,13 +193,12 @@ class HeadTask {
       for (int i = 0; i < heads_; ++i) {
         const float* weights = LoadWeights(i, block);
         if (call_.weight == RowWeight::kAttention) {
-          ReduceAttention(weights, space_.factors, shape_.queries, call_.options.queries,
-                          space_.reduced);
+          ReduceAttention(weights, space_.factors, queries_, call_.options.queries, space_.reduced);
         } else {
           // After LoadWeights: both use the panel. Without room for weights there is one head only.
           if (i == 0) LoadPanelOf(*head_.values, block);
-          Probabilities(weights, space_.factors, shape_.queries, space_.probabilities);
-          ReducePerturbation(space_.probabilities, space_.heads[i].outputs, shape_.queries,
+          Probabilities(weights, space_.factors, queries_, space_.probabilities);
+          ReducePerturbation(space_.probabilities, space_.heads[i].outputs, queries_,
                              call_.options.queries, space_.panel, shape_.value_dim,
                              space_.distances, space_.reduced);
         }
@@ -237,16 +223,14 @@ class HeadTask {
 
   void Finish() {
     float divisor = 1.0F;
-    if (call_.options.queries == Reduce::kMean) divisor *= static_cast<float>(shape_.queries);
+    if (call_.options.queries == Reduce::kMean) divisor *= static_cast<float>(queries_);
     if (call_.options.group == Reduce::kMean) divisor *= static_cast<float>(shape_.group);
     const std::span<float> raw(raw_, static_cast<std::size_t>(rows_));
     for (float& score : raw) score /= divisor;
     const std::span<float> smoothed(
         call_.scores->smoothed.data() + call_.scores->head_begin[kv_head_], raw.size());
-    const std::size_t window = std::min<std::size_t>(call_.options.window, raw.size());
-    const std::size_t pooled = call_.options.pool_window ? raw.size() : raw.size() - window;
-    Smooth(call_.options.pool, raw.first(pooled), smoothed.first(pooled));
-    std::copy(raw.begin() + pooled, raw.end(), smoothed.begin() + pooled);
+    SmoothRows(call_.options.pool, call_.options.pool_window ? 0 : call_.options.window, raw,
+               smoothed);
   }
 
   const WindowCall& call_;
@@ -255,6 +239,7 @@ class HeadTask {
   const int kv_head_;
   const HeadObservation& head_;
   const std::int64_t rows_;
+  const int queries_;  // of this head: a short head has fewer keys to ask with
   float* const raw_;
   int first_query_head_ = 0;
   int heads_ = 0;
@@ -263,45 +248,77 @@ class HeadTask {
 WindowShape ShapeOf(const WindowCall& call) {
   const LayerSpec& layer = call.observation.layer;
   WindowShape shape;
-  shape.queries = static_cast<int>(call.query_rows.size());
   shape.key_dim = layer.key_dim;
   shape.value_dim = call.weight == RowWeight::kOutputPerturbation ? layer.value_dim : 0;
-  shape.group = layer.group();
+  shape.group = call.options.keys_as_queries ? 1 : layer.group();
   for (const HeadObservation& head : call.observation.heads) {
     shape.max_rows = std::max(shape.max_rows, static_cast<std::int64_t>(head.positions.size()));
   }
+  shape.queries = static_cast<int>(std::min<std::int64_t>(call.options.window, shape.max_rows));
   return shape;
 }
 
 }  // namespace
 
+void ReadReduce(ArgReader& args, std::string_view key, Reduce* reduce) {
+  int index = static_cast<int>(*reduce);
+  args.Choice(key, kReduceNames, &index);
+  *reduce = static_cast<Reduce>(index);
+}
+
+std::string_view ReduceName(Reduce reduce) { return kReduceNames[static_cast<int>(reduce)]; }
+
 std::string WindowOptions::Canonical() const {
-  return StrCat("window=", window, ",queries=", kReduceNames[static_cast<int>(queries)],
-                ",group=", kReduceNames[static_cast<int>(group)], ",", pool.Canonical(),
-                ",scope=", kScopeNames[static_cast<int>(scope)],
+  std::string out = StrCat("window=", window, ",queries=", ReduceName(queries));
+  if (!keys_as_queries) out += StrCat(",group=", ReduceName(group));
+  return StrCat(out, ",", pool.Canonical(), ",scope=", ScopeName(scope),
                 ",causal=", causal ? "true" : "false");
 }
 
-WindowOptions ReadWindowOptions(ArgReader& args, const Selection& selection) {
-  constexpr int kMaxWindow = 65536;
+WindowOptions ReadWindowOptions(ArgReader& args, const Selection& selection, QuerySource source) {
   WindowOptions options;
+  options.keys_as_queries = source == QuerySource::kKeys;
   args.Int("window", &options.window, 1, kMaxWindow);
   ReadReduce(args, "queries", &options.queries);
-  ReadReduce(args, "group", &options.group);
+  if (source == QuerySource::kObserved) ReadReduce(args, "group", &options.group);
   ReadPool(args, &options.pool);
-  int scope = static_cast<int>(options.scope);
-  args.Choice("scope", kScopeNames, &scope);
-  options.scope = static_cast<Scope>(scope);
+  ReadScope(args, &options.scope);
   args.Bool("causal", &options.causal);
   options.pool_window = !selection.protect_window;
   return options;
 }
 
+Result<std::vector<int>> FindWindowQueries(int window_option, const Observation& observation) {
+  std::span<const TokenPos> positions;
+  for (const HeadObservation& head : observation.heads) {
+    if (head.positions.size() > positions.size()) positions = head.positions;
+  }
+  const std::size_t window = std::min<std::size_t>(window_option, positions.size());
+  std::vector<int> rows;
+  std::vector<TokenPos> missing;
+  const std::span<const TokenPos> observed = observation.window_positions;
+  for (const TokenPos position : positions.last(window)) {
+    const auto found = std::lower_bound(observed.begin(), observed.end(), position);
+    if (found != observed.end() && *found == position && observation.window_queries != nullptr) {
+      rows.push_back(static_cast<int>(found - observed.begin()));
+    } else {
+      missing.push_back(position);
+    }
+  }
+  if (missing.empty()) return rows;
+  return Status::Invalid(StrCat("layer ", observation.layer.layer, ": the queries of ",
+                                missing.size(), " window positions were not observed: ",
+                                RunsOf(missing), " (option window=", window_option, ")"));
+}
+
 Status ScoreWindow(const WindowOptions& options, RowWeight weight, const Observation& observation,
                    Parallel& parallel, ScoreScratch* scratch, Scores* scores) {
   ResetScores(observation, scores);
-  KVS_ASSIGN_OR_RETURN(std::vector<int> query_rows, FindQueries(options, observation));
-  if (query_rows.empty()) return Status::Ok();  // no rows at all
+  if (scores->raw.empty()) return Status::Ok();
+  std::vector<int> query_rows;
+  if (!options.keys_as_queries) {
+    KVS_ASSIGN_OR_RETURN(query_rows, FindWindowQueries(options.window, observation));
+  }
   WindowCall call{options, weight, observation, std::move(query_rows), {}, scores};
   call.shape = ShapeOf(call);
   const int workers = parallel.workers();

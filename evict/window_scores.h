@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "evict/scorers.h"
 #include "evict/smoothing.h"
@@ -20,7 +22,16 @@ enum class RowWeight : std::uint8_t {
   kOutputPerturbation,  // p / (1 - p) * |o - v|: how far o moves when the row goes (DropKV)
 };
 
+inline constexpr int kMaxWindow = 65536;
+
+// What looks at the rows.
+enum class QuerySource : std::uint8_t {
+  kObserved,  // the last true queries
+  kKeys,      // each head's own last keys, for callers that have no queries
+};
+
 struct WindowOptions {
+  bool keys_as_queries = false;
   int window = 32;
   Reduce queries = Reduce::kMean;
   Reduce group = Reduce::kMean;
@@ -29,12 +40,19 @@ struct WindowOptions {
   bool causal = true;        // row visible iff its position <= the query's
   bool pool_window = false;  // smooth over the window's rows too: they can be evicted
 
-  // "window=32,queries=mean,..."
+  // "window=32,queries=mean,..."; group only with true queries
   std::string Canonical() const;
 };
 
 // Reads the keys of WindowOptions; `selection` decides pool_window.
-WindowOptions ReadWindowOptions(ArgReader& args, const Selection& selection);
+WindowOptions ReadWindowOptions(ArgReader& args, const Selection& selection,
+                                QuerySource source = QuerySource::kObserved);
+void ReadReduce(ArgReader& args, std::string_view key, Reduce* reduce);
+std::string_view ReduceName(Reduce reduce);
+
+// Which rows of the observed queries are those of the last `window` positions, clipped to the
+// longest head. Error: names the positions whose queries were not observed.
+Result<std::vector<int>> FindWindowQueries(int window, const Observation& observation);
 
 // Fills raw and smoothed of all heads. q.K in f32, computed once unless scratch->limit_bytes is
 // too small for the logits of one query head; then twice, or three times when values are read.

@@ -52,10 +52,15 @@ struct Scores {
   std::vector<float> smoothed;           // after smoothing; what ranks first
 };
 
-// What the window holds for a scorer.
+// What a scorer reads beside the keys.
 struct ScorerNeeds {
-  int window_queries = 0;  // rows of true queries that must have been observed; 0 = none
-  bool values = false;     // reads V
+  int window_queries = 0;        // rows of true queries that must have been observed; 0 = none
+  int window_keys = 0;           // last keys that stand in for queries; 0 = none
+  bool values = false;           // reads V
+  bool external_scores = false;  // reads Observation::external_scores
+
+  // Rows of the observation window, which selection protects.
+  int window() const { return window_queries > window_keys ? window_queries : window_keys; }
 };
 
 // Memory that scoring may use, and what it did use.

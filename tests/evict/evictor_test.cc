@@ -277,7 +277,7 @@ class EvictorProperty : public ::testing::TestWithParam<std::string_view> {
 
 INSTANTIATE_TEST_SUITE_P(Scorers, EvictorProperty,
                          ::testing::Values("window_attention", "output_perturbation", "recency",
-                                           "random"),
+                                           "random", "key_proxy", "key_norm", "key_diff"),
                          [](const auto& name) { return std::string(name.param); });
 
 TEST_P(EvictorProperty, KeepsTheBudgetItsProtectedRowsAndLargerBudgetsKeepMore) {

@@ -37,6 +37,9 @@ TEST(EvictSpec, CanonicalFormsParseToThemselves) {
            "window_attention(budget=64,scope=layer,protect=[4..9],protect_window=false)",
            "recency(budget=100%,recent=7,protect=[4..9,20..30],min_tokens=99)",
            "random(seed=9,budget=2,over_budget=budget,select=top_k,split=uniform)",
+           "key_proxy(budget=64,causal=false,pool=none,window=16,queries=max)",
+           "key_norm(budget=64,pool=avg:3,scope=layer)",
+           "key_diff(budget=64)",
        }) {
     const std::string canonical = Canonical(spec);
     EXPECT_EQ(Canonical(canonical), canonical) << spec;
@@ -48,6 +51,8 @@ TEST(EvictSpec, StatesWhatItNeeds) {
   EXPECT_FALSE(MustMake("snapkv(budget=10%)")->needs().values);
   EXPECT_TRUE(MustMake("output_perturbation(budget=10%,window=8)")->needs().values);
   EXPECT_EQ(MustMake("recency(budget=9)")->needs().window_queries, 0);
+  EXPECT_EQ(MustMake("key_proxy(budget=10%,window=8)")->needs().window_queries, 0);
+  EXPECT_EQ(MustMake("key_proxy(budget=10%,window=8)")->needs().window(), 8);
 }
 
 struct BadSpec {
@@ -66,6 +71,8 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
            {"snapkv(budget=512,seed=1)", "unknown option 'seed'"},
            {"recency(budget=512,window=8)", "unknown option 'window'"},
            {"random(budget=512,pool=none)", "unknown option 'pool'"},
+           {"key_proxy(budget=512,group=max)", "column 22: unknown option 'group' of key_proxy"},
+           {"key_norm(budget=512,window=8)", "unknown option 'window' of key_norm"},
            {"snapkv(budget=0)", "column 15: option budget: 0 rows is outside"},
            {"snapkv(budget=-5)", "column 15: option budget: -5 rows is outside"},
            {"snapkv(budget=0%)", "outside (0, 100]"},
@@ -124,7 +131,7 @@ TEST(EvictSpec, WhatComesLaterIsNamedAsSuch) {
            {"snapkv(budget=9%,select=chunk:16)", "column 25: select=chunk:16 is not available yet"},
            {"snapkv(budget=9%,select=top_p:0.9)",
             "column 25: select=top_p:0.9 is not available yet"},
-           {"key_norm(budget=9%)", "column 1: evict stage 'key_norm' is not available yet"},
+           {"lag(budget=9%)", "column 1: evict stage 'lag' is not available yet"},
            {"waterfill(budget=8x)", "column 1: evict stage 'waterfill' is not available yet"},
        }) {
     const Error error = ErrorOf(later.spec);

@@ -1,0 +1,22 @@
+// What the scorers that look at rows one by one should compute, in f64 and plain loops. Includes
+// nothing of evict/.
+#ifndef KVSIEVE_TESTS_EVICT_ROW_ORACLE_H_
+#define KVSIEVE_TESTS_EVICT_ROW_ORACLE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/evict/oracle.h"
+
+namespace kvsieve::oracle {
+
+// Per KV head, raw and raw_bound filled; the bounds are derived in row_oracle.cc.
+std::vector<HeadScores> KeyNorm(const Layer& layer);
+std::vector<HeadScores> KeyDiff(const Layer& layer);
+
+// The layer as key_proxy sees it: one query head per KV head, its queries the head's last keys.
+Layer KeysAsQueries(const Layer& layer, int window);
+
+}  // namespace kvsieve::oracle
+
+#endif  // KVSIEVE_TESTS_EVICT_ROW_ORACLE_H_
