@@ -28,7 +28,7 @@ class KeyProxy final : public Scorer {
 
 ScorerParts MakeKeyProxy(ArgReader& args, const Selection& selection) {
   const WindowOptions options = ReadWindowOptions(args, selection, QuerySource::kKeys);
-  return {std::make_unique<KeyProxy>(options), options.scope};
+  return {std::make_unique<KeyProxy>(options), options.scope, true};
 }
 
 }  // namespace kvsieve::evict

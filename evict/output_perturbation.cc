@@ -31,7 +31,7 @@ class OutputPerturbation final : public Scorer {
 
 ScorerParts MakeOutputPerturbation(ArgReader& args, const Selection& selection) {
   const WindowOptions options = ReadWindowOptions(args, selection);
-  return {std::make_unique<OutputPerturbation>(options), options.scope};
+  return {std::make_unique<OutputPerturbation>(options), options.scope, true};
 }
 
 }  // namespace kvsieve::evict

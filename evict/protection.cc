@@ -13,22 +13,6 @@ std::int64_t TotalRows(std::span<const RowRange> ranges) {
   return rows;
 }
 
-// Ascending and disjoint: rows that several ranges name count once.
-std::vector<RowRange> Union(std::vector<RowRange> ranges) {
-  std::sort(ranges.begin(), ranges.end(),
-            [](const RowRange& a, const RowRange& b) { return a.begin < b.begin; });
-  std::vector<RowRange> merged;
-  for (const RowRange& range : ranges) {
-    if (range.rows() <= 0) continue;
-    if (!merged.empty() && range.begin <= merged.back().end) {
-      merged.back().end = std::max(merged.back().end, range.end);
-    } else {
-      merged.push_back(range);
-    }
-  }
-  return merged;
-}
-
 RowRange RowsAt(const ProtectedPositions& protect, std::span<const TokenPos> positions) {
   const auto first = std::lower_bound(positions.begin(), positions.end(), protect.first);
   const auto last = std::upper_bound(first, positions.end(), protect.last);
@@ -39,13 +23,14 @@ std::vector<RowRange> ProtectedRows(const Selection& selection, std::int64_t bud
                                     std::span<const TokenPos> positions) {
   const auto tokens = static_cast<std::int64_t>(positions.size());
   const std::int64_t window_rows = selection.protect_window ? window : 0;
-  const std::int64_t newest = std::max(window_rows, selection.recent.RowsOf(budget));
+  const std::int64_t newest = std::max(window_rows, selection.recent.RowsOf(budget, tokens));
   std::vector<RowRange> ranges = {{0, std::min(selection.sinks, tokens)},
                                   {std::max<std::int64_t>(0, tokens - newest), tokens}};
   for (const ProtectedPositions& protect : selection.protect) {
     ranges.push_back(RowsAt(protect, positions));
   }
-  return Union(std::move(ranges));
+  MergeRanges(&ranges);
+  return ranges;
 }
 
 // `budget` rows of `protected_rows`: the sinks, then the newest.
@@ -60,7 +45,8 @@ std::vector<RowRange> Shrink(std::span<const RowRange> protected_rows, std::int6
     left -= range.rows();
     kept.push_back(range);
   }
-  return Union(std::move(kept));
+  MergeRanges(&kept);
+  return kept;
 }
 
 std::string OverBudgetNote(std::int64_t budget, std::int64_t protected_rows, OverBudget rule) {
@@ -73,28 +59,42 @@ std::string OverBudgetNote(std::int64_t budget, std::int64_t protected_rows, Ove
 
 }  // namespace
 
-HeadPlan PlanHead(const Selection& selection, int window, std::span<const TokenPos> positions) {
-  const auto tokens = static_cast<std::int64_t>(positions.size());
-  const std::int64_t budget = selection.budget.RowsOf(tokens);
-  HeadPlan plan;
-  if (tokens <= selection.min_tokens || budget >= tokens) {
-    if (tokens > 0) plan.kept = {{0, tokens}};
-    plan.note = budget >= tokens ? StrCat("budget not reached: ", tokens, " of ", budget, " rows")
-                                 : StrCat("min_tokens not passed: ", tokens, " of ",
-                                          selection.min_tokens, " rows");
+RowSet Protect(const Selection& selection, std::int64_t budget, int window,
+               std::span<const TokenPos> positions) {
+  RowSet set;
+  set.rows = static_cast<std::int64_t>(positions.size());
+  set.budget = std::min(budget, set.rows);
+  const bool unlimited = budget >= set.rows && !selection.select.caps();
+  if (set.rows <= selection.min_tokens || unlimited) {
+    set.whole = true;
+    set.budget = set.rows;
+    set.protected_count = set.rows;
+    if (set.rows > 0) set.protected_rows = {{0, set.rows}};
+    set.note = unlimited ? StrCat("budget not reached: ", set.rows, " of ", budget, " rows")
+                         : StrCat("min_tokens not passed: ", set.rows, " of ", selection.min_tokens,
+                                  " rows");
+    return set;
+  }
+  set.protected_rows = ProtectedRows(selection, budget, window, positions);
+  set.protected_count = TotalRows(set.protected_rows);
+  if (window > set.rows) {
+    set.note = StrCat("window clipped: ", set.rows, " of ", window, " rows");
+  }
+  return set;
+}
+
+std::int64_t SetPlan::rows() const { return TotalRows(kept) + best; }
+
+SetPlan PlanSet(const Selection& selection, const RowSet& set, std::int64_t budget) {
+  SetPlan plan{set.protected_rows, 0, set.note};
+  if (set.protected_count <= budget) {
+    plan.best = budget - set.protected_count;
     return plan;
   }
-  plan.kept = ProtectedRows(selection, budget, window, positions);
-  const std::int64_t protected_rows = TotalRows(plan.kept);
-  if (protected_rows > budget) {
-    plan.note = OverBudgetNote(budget, protected_rows, selection.over_budget);
-    if (selection.over_budget == OverBudget::kBudget) {
-      plan.kept = Shrink(plan.kept, selection.sinks, budget);
-    }
-    return plan;
+  plan.note = OverBudgetNote(budget, set.protected_count, selection.over_budget);
+  if (selection.over_budget == OverBudget::kBudget) {
+    plan.kept = Shrink(set.protected_rows, selection.sinks, budget);
   }
-  if (window > tokens) plan.note = StrCat("window clipped: ", tokens, " of ", window, " rows");
-  plan.best = budget - protected_rows;
   return plan;
 }
 

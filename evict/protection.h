@@ -1,4 +1,5 @@
-// What a selection means for one head: how many rows stay, and which of them whatever their score.
+// What a selection means for the rows of one head, or of several that share a set: how many stay,
+// and which of them whatever their score.
 #ifndef KVSIEVE_EVICT_PROTECTION_H_
 #define KVSIEVE_EVICT_PROTECTION_H_
 
@@ -7,20 +8,27 @@
 #include <string>
 #include <vector>
 
+#include "evict/row_set.h"
 #include "evict/selection.h"
 #include "evict/top_k.h"
 #include "kvsieve/types.h"
 
 namespace kvsieve::evict {
 
-struct HeadPlan {
+// positions: of the rows, ascending. window: rows of the observation window, clipped here.
+RowSet Protect(const Selection& selection, std::int64_t budget, int window,
+               std::span<const TokenPos> positions);
+
+struct SetPlan {
   std::vector<RowRange> kept;  // ascending, disjoint: rows that stay unscored
-  std::int64_t best = 0;       // rows to add by score
-  std::string note;            // why not everything asked for happened; empty otherwise
+  std::int64_t best = 0;       // rows to add by score, at most
+  std::string note;
+
+  std::int64_t rows() const;  // kept and best
 };
 
-// positions: of the head's rows, ascending. window: rows of the observation window, clipped here.
-HeadPlan PlanHead(const Selection& selection, int window, std::span<const TokenPos> positions);
+// budget: the set's share after the split.
+SetPlan PlanSet(const Selection& selection, const RowSet& set, std::int64_t budget);
 
 }  // namespace kvsieve::evict
 

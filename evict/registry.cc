@@ -88,6 +88,29 @@ Result<ScorerFactory> FindFactory(const SpecCall& call) {
                    StrCat("unknown evict stage '", call.name, "'", Suggest(call.name, names)));
 }
 
+// Whether split and select mean something for the scorer.
+Status CheckParts(const SpecCall& call, const Selection& selection, const ScorerParts& parts) {
+  const auto fail = [&](std::string_view key, std::string_view why) {
+    const auto arg = std::find_if(call.args.begin(), call.args.end(),
+                                  [&](const SpecArg& given) { return given.key == key; });
+    return SpecError(arg == call.args.end() ? call.column : arg->value_column,
+                     StrCat("option ", key, ": ", why));
+  };
+  if (selection.split.kind == SplitKind::kAdaptive && parts.scope != Scope::kKvHead) {
+    return fail("split",
+                "adaptive gives each head its own rows, but scope has one set for several");
+  }
+  if (selection.split.kind == SplitKind::kPyramid && parts.scope == Scope::kModel) {
+    return fail("split",
+                "pyramid gives each layer its own rows, but scope=model has one set for all");
+  }
+  if (selection.select.kind == SelectKind::kTopP && !parts.additive) {
+    return fail("select", StrCat("top_p adds scores up, but those of ", call.name,
+                                 " are no shares of a whole; use threshold:x or top_k"));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 }  // namespace evict
 
@@ -95,12 +118,11 @@ Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call) {
   KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindFactory(call));
   ArgReader args(call);
   evict::Selection selection;
-  Status deferred;
-  evict::ReadSelection(args, &selection, &deferred);
+  evict::ReadSelection(args, &selection);
   evict::ScorerParts parts = make(args, selection);
   KVS_RETURN_IF_ERROR(args.Finish());
-  if (!deferred.ok()) return deferred;
   KVS_RETURN_IF_ERROR(evict::CheckBudget(call, selection, parts.scorer->needs().window()));
+  KVS_RETURN_IF_ERROR(evict::CheckParts(call, selection, parts));
   return evict::ComposeEvictor(std::move(parts), std::move(selection));
 }
 

@@ -17,6 +17,8 @@ enum class Scope : std::uint8_t { kKvHead, kLayer, kModel };
 struct ScorerParts {
   std::unique_ptr<const Scorer> scorer;
   Scope scope = Scope::kKvHead;
+  // Scores are shares of one whole, so that a sum of them means something (select=top_p).
+  bool additive = false;
 };
 
 // Reads the scorer's own keys through `args`, where mistakes go. `selection` is read already.

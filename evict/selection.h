@@ -4,34 +4,18 @@
 #define KVSIEVE_EVICT_SELECTION_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "evict/budget.h"
+#include "evict/selector.h"
+#include "evict/split.h"
 #include "evict/top_k.h"
 #include "kvsieve/result.h"
 #include "kvsieve/spec_args.h"
 #include "kvsieve/types.h"
 
 namespace kvsieve::evict {
-
-// Rows to keep per KV head, protected rows included.
-struct Budget {
-  std::int64_t rows = 0;       // when share is empty
-  std::optional<Ratio> share;  // of the head's rows, rounded up
-
-  std::int64_t RowsOf(std::int64_t tokens) const { return share ? share->CeilOf(tokens) : rows; }
-  std::string ToString() const;  // "512", "12.5%"
-};
-
-// The last rows of a head that always stay: a number, or an eighth of the budget.
-struct Recent {
-  bool eighth_of_budget = false;
-  std::int64_t rows = 0;
-
-  // budget / 8 rounds down but is at least 1, as in SnapKV-D, where it comes from.
-  std::int64_t RowsOf(std::int64_t budget) const;
-};
 
 // Positions [first, last], both included.
 struct ProtectedPositions {
@@ -54,23 +38,27 @@ struct Selection {
   std::int64_t min_tokens = 0;
   OverBudget over_budget = OverBudget::kProtected;
   Ties ties = Ties::kLowPosition;
+  Split split;
+  SelectRule select;
 
   std::string Canonical() const;  // "budget=512,split=uniform,sinks=4,..."
+  // Budget, split and select in words.
+  std::string Explanation() const;
 };
 
-// Reads the selection keys of `call` through `args`; mistakes go to `args`. What the grammar knows
-// but this version cannot do goes to *deferred, so that a mistake elsewhere is reported first.
-void ReadSelection(ArgReader& args, Selection* selection, Status* deferred);
+// Reads the selection keys of `call` through `args`; mistakes go to `args`.
+void ReadSelection(ArgReader& args, Selection* selection);
 
 // A constant row budget must hold sinks and the larger of window and recent, unless the spec says
 // what else should happen (over_budget).
 Status CheckBudget(const SpecCall& call, const Selection& selection, int window);
 
 // The keys of Selection as `kvsieve list` shows them.
-#define KVS_EVICT_SELECTION_OPTIONS                                                    \
-  "budget=<rows>|<percent> split=uniform sinks=4 recent=0|n|budget/8 protect=[a..b] "  \
-  "protect_window=true|false min_tokens=0 over_budget=protected|budget ties=low|high " \
-  "select=top_k"
+#define KVS_EVICT_SELECTION_OPTIONS                                                      \
+  "budget=<rows>|<percent>|<size>|<factor>x|auto split=uniform|pyramid(beta=20)|"        \
+  "adaptive(floor=0.2,scope=layer|model) sinks=4 recent=0|n|p%|budget/8 protect=[a..b] " \
+  "protect_window=true|false min_tokens=0 over_budget=protected|budget ties=low|high "   \
+  "select=top_k|chunk:n|block:n|threshold:x|top_p:x"
 
 }  // namespace kvsieve::evict
 

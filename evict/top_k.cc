@@ -14,25 +14,6 @@ constexpr int kBinBits = 12;
 constexpr int kBinShift = 32 - kBinBits;
 constexpr int kBins = 1 << kBinBits;
 
-// Larger score <=> larger key. NaN is 0, below the key of -inf; -0 has the key of +0.
-inline std::uint32_t OrderKey(float score) {
-  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 + 0 = +0
-  const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
-  const auto negative = static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31);
-  return is_nan ? 0U : bits ^ (negative | 0x80000000U);
-}
-
-// Calls body(begin, end) for each maximal run of rows outside `kept`.
-template <class Body>
-void ForEachGap(std::span<const RowRange> kept, RowIndex rows, Body&& body) {
-  RowIndex begin = 0;
-  for (const RowRange& range : kept) {
-    if (begin < range.begin) body(begin, range.begin);
-    begin = range.end;
-  }
-  if (begin < rows) body(begin, rows);
-}
-
 struct Bin {
   std::uint32_t index = 0;
   std::int64_t above = 0;  // keys in higher bins
@@ -76,14 +57,14 @@ Bin MakeKeys(std::span<const float> smoothed, std::span<const RowRange> kept, st
   // one before it.
   std::array<std::uint32_t, kBins> even{};
   std::array<std::uint32_t, kBins> odd{};
-  ForEachGap(kept, static_cast<RowIndex>(smoothed.size()), [&](RowIndex begin, RowIndex end) {
-    for (RowIndex row = begin; row < end; ++row) keys[row] = OrderKey(smoothed[row]);
-    RowIndex row = begin;
-    for (; row + 1 < end; row += 2) {
+  ForEachGap(kept, static_cast<RowIndex>(smoothed.size()), [&](RowRange gap) {
+    for (RowIndex row = gap.begin; row < gap.end; ++row) keys[row] = OrderKey(smoothed[row]);
+    RowIndex row = gap.begin;
+    for (; row + 1 < gap.end; row += 2) {
       ++even[keys[row] >> kBinShift];
       ++odd[keys[row + 1] >> kBinShift];
     }
-    if (row < end) ++even[keys[row] >> kBinShift];
+    if (row < gap.end) ++even[keys[row] >> kBinShift];
   });
   for (int i = 0; i < kBins; ++i) even[i] += odd[i];
   return FindBin(even, best);
@@ -125,6 +106,21 @@ Cut FindCut(const HeadScores& scores, const Bin& bin, std::int64_t need, Ties ti
 
 }  // namespace
 
+void MergeRanges(std::vector<RowRange>* ranges) {
+  std::sort(ranges->begin(), ranges->end(),
+            [](const RowRange& a, const RowRange& b) { return a.begin < b.begin; });
+  std::size_t merged = 0;
+  for (const RowRange range : *ranges) {
+    if (range.rows() <= 0) continue;
+    if (merged > 0 && range.begin <= (*ranges)[merged - 1].end) {
+      (*ranges)[merged - 1].end = std::max((*ranges)[merged - 1].end, range.end);
+    } else {
+      (*ranges)[merged++] = range;
+    }
+  }
+  ranges->resize(merged);
+}
+
 void SelectRows(const HeadScores& scores, std::span<const RowRange> kept, std::int64_t best,
                 Ties ties, TopKScratch* scratch, std::vector<RowIndex>* rows) {
   const auto total = static_cast<RowIndex>(scores.smoothed.size());
@@ -142,8 +138,8 @@ void SelectRows(const HeadScores& scores, std::span<const RowRange> kept, std::i
   const std::uint32_t lowest = bin.index << kBinShift;
   scratch->survivors.resize(scores.smoothed.size() + 1);  // the branch-free append writes one past
   std::size_t survivors = 0;
-  ForEachGap(kept, total, [&](RowIndex begin, RowIndex end) {
-    for (RowIndex row = begin; row < end; ++row) {
+  ForEachGap(kept, total, [&](RowRange gap) {
+    for (RowIndex row = gap.begin; row < gap.end; ++row) {
       scratch->survivors[survivors] = static_cast<std::uint32_t>(row);
       survivors += scratch->keys[row] >= lowest ? 1 : 0;
     }

@@ -2,6 +2,7 @@
 #ifndef KVSIEVE_EVICT_TOP_K_H_
 #define KVSIEVE_EVICT_TOP_K_H_
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,6 +18,33 @@ struct RowRange {
 
   std::int64_t rows() const { return end - begin; }
 };
+
+// Ascending and disjoint: rows that several ranges name count once. Empty ranges go.
+void MergeRanges(std::vector<RowRange>* ranges);
+
+// Calls body(RowRange) for each maximal run of rows outside `kept`, which is ascending and
+// disjoint.
+template <class Body>
+void ForEachGap(std::span<const RowRange> kept, RowIndex rows, Body&& body) {
+  RowIndex begin = 0;
+  for (const RowRange& range : kept) {
+    if (begin < range.begin) body(RowRange{begin, range.begin});
+    begin = range.end;
+  }
+  if (begin < rows) body(RowRange{begin, rows});
+}
+
+// Larger score <=> larger key. NaN is 0, below the key of -inf; -0 has the key of +0.
+inline std::uint32_t OrderKey(float score) {
+  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 + 0 = +0
+  const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
+  const auto negative = static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31);
+  return is_nan ? 0U : bits ^ (negative | 0x80000000U);
+}
+// Smoothed score first, then the raw one.
+inline std::uint64_t OrderKey(float smoothed, float raw) {
+  return (std::uint64_t{OrderKey(smoothed)} << 32) | OrderKey(raw);
+}
 
 // Which of two rows with equal scores is the better one.
 enum class Ties : std::uint8_t { kLowPosition, kHighPosition };

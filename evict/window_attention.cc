@@ -29,7 +29,7 @@ class WindowAttention final : public Scorer {
 
 ScorerParts MakeWindowAttention(ArgReader& args, const Selection& selection) {
   const WindowOptions options = ReadWindowOptions(args, selection);
-  return {std::make_unique<WindowAttention>(options), options.scope};
+  return {std::make_unique<WindowAttention>(options), options.scope, true};
 }
 
 }  // namespace kvsieve::evict

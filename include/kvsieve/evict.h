@@ -91,15 +91,52 @@ struct LayerDecision {
   std::string note;  // empty, or e.g. "budget not reached: 200 of 512 rows"
 };
 
+// A budget in bytes: a size, or a share of what a plain f16 cache would hold. Evict knows no bytes;
+// whoever owns the stores finds the rows that fit (Evictor::Rank).
+struct ByteBudget {
+  std::int64_t bytes = 0;  // when factor is 0
+  double factor = 0;       // kept_bytes <= full_bytes / factor
+
+  std::int64_t LimitOf(std::int64_t full_bytes) const;
+  std::string ToString() const;  // "64MiB", "8x"
+};
+
+// The rows of some layers, scored once, from which any budget can be chosen. Holds on to the
+// observations it was made from, which must outlive it.
+class Ranking {
+ public:
+  virtual ~Ranking() = default;
+  // KV heads of the ranked layers; sliding-window layers are not ranked.
+  virtual std::int64_t heads() const = 0;
+  // Rows of the largest head.
+  virtual std::int64_t most_rows() const = 0;
+
+  // What stays when `total` / heads() rows of each head do, and one more of the first
+  // total % heads() heads in (layer, head) order, divided as the evictor's split says. A pure
+  // function of its input: the same for any number of workers.
+  virtual Result<std::vector<LayerDecision>> Select(std::int64_t total,
+                                                    Parallel& parallel) const = 0;
+};
+
 // A scorer with its selection: budget, protection, order. Immutable, shared freely.
 class Evictor {
  public:
   virtual ~Evictor() = default;
   virtual std::string Canonical() const = 0;
   virtual ScorerNeeds needs() const = 0;
+  // Budget, split and select in words.
+  virtual std::string Explanation() const = 0;
+
+  // Null when the budget is in rows.
+  virtual const ByteBudget* byte_budget() const = 0;
+  // Scores all rows of the layers given together, whatever the budget.
+  virtual Result<std::unique_ptr<const Ranking>> Rank(std::span<const Observation> layers,
+                                                      Parallel& parallel,
+                                                      ScoreScratch* scratch) const = 0;
 
   // One decision for the layers given together (scope=model ranks over all of them). A pure
-  // function of its input: the same for any number of workers. Errors name layer and option.
+  // function of its input: the same for any number of workers. Errors name layer and option; a
+  // budget in bytes is one.
   virtual Result<std::vector<LayerDecision>> Decide(std::span<const Observation> layers,
                                                     Parallel& parallel,
                                                     ScoreScratch* scratch) const = 0;

@@ -82,6 +82,8 @@ class ArgReader {
   const SpecArg* Raw(std::string_view key);
   // Records a mistake found by the caller, unless one is recorded already.
   void Fail(int column, std::string_view what);
+  // The same for what the reader of a nested call found; Ok records nothing.
+  void Fail(Status found);
 
   // The first mistake; then duplicate or unknown arguments, with a suggestion from the keys asked
   // for so far.

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "kvsieve/str_cat.h"
 
@@ -35,7 +36,7 @@ struct ByteUnit {
 };
 constexpr ByteUnit kByteUnits[] = {
     {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
-    {"kB", 1e3},     {"MB", 1e6},        {"GB", 1e9},
+    {"kB", 1e3},     {"MB", 1e6},        {"GB", 1e9},  {"B", 1.0},
 };
 
 }  // namespace
@@ -134,15 +135,15 @@ Result<Ratio> ParsePercent(std::string_view text) {
 Result<std::int64_t> ParseByteSize(std::string_view text) {
   for (const ByteUnit& unit : kByteUnits) {
     if (!text.ends_with(unit.name)) continue;
-    KVS_ASSIGN_OR_RETURN(const double number,
-                         ParseReal(text.substr(0, text.size() - unit.name.size())));
-    const double bytes = std::floor(number * unit.bytes);
+    const Result<double> number = ParseReal(text.substr(0, text.size() - unit.name.size()));
+    if (!number.ok()) break;
+    const double bytes = std::floor(*number * unit.bytes);
     if (!(bytes >= 1) || bytes > 9e18) {
       return Status::Invalid(StrCat("size ", text, " is outside [1 byte, 8 EiB]"));
     }
     return static_cast<std::int64_t>(bytes);
   }
-  return NotA("a size with a unit (kB, MB, GB, KiB, MiB, GiB)", text);
+  return NotA("a size with a unit (B, kB, MB, GB, KiB, MiB, GiB)", text);
 }
 
 ArgReader::ArgReader(const SpecCall& call) : call_(call), used_(call.args.size(), false) {}
@@ -177,6 +178,10 @@ bool ArgReader::Word(std::string_view word) {
 
 void ArgReader::Fail(int column, std::string_view what) {
   if (first_.ok()) first_ = SpecError(column, what);
+}
+
+void ArgReader::Fail(Status found) {
+  if (first_.ok()) first_ = std::move(found);
 }
 
 void ArgReader::Int(std::string_view key, int* value, std::int64_t min, std::int64_t max) {

@@ -13,7 +13,8 @@ TEST(SpecArgs, PercentagesAreExact) {
   EXPECT_EQ((*ParsePercent("0.1%")).CeilOf(5), 1);
   EXPECT_EQ((*ParsePercent("33.3%")).CeilOf(1000), 333);
   EXPECT_EQ((*ParsePercent("100%")).CeilOf(7), 7);
-  for (const char* bad : {"0%", "101%", "-5%", "%", "25", "1e1%", "nan%", "", "1.2.3%", "99999999999999999999%"}) {
+  for (const char* bad :
+       {"0%", "101%", "-5%", "%", "25", "1e1%", "nan%", "", "1.2.3%", "99999999999999999999%"}) {
     EXPECT_FALSE(ParsePercent(bad).ok()) << bad;
   }
 }
@@ -21,7 +22,9 @@ TEST(SpecArgs, PercentagesAreExact) {
 TEST(SpecArgs, SizesNeedAUnit) {
   EXPECT_EQ(*ParseByteSize("64MiB"), 64 << 20);
   EXPECT_EQ(*ParseByteSize("1.5kB"), 1500);
-  for (const char* bad : {"64", "MiB", "0MiB", "-1MiB", "1mib", "infGiB", "1e30GiB"}) {
+  EXPECT_EQ(*ParseByteSize("1001B"), 1001);
+  for (const char* bad :
+       {"64", "MiB", "0MiB", "-1MiB", "1mib", "infGiB", "1e30GiB", "B", "64XiB"}) {
     EXPECT_FALSE(ParseByteSize(bad).ok()) << bad;
   }
 }

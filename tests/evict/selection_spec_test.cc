@@ -1,6 +1,8 @@
 // What an evictor's spec means: defaults, canonical form, errors.
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "kvsieve/evict.h"
 #include "tests/evict/fixtures.h"
 
@@ -37,12 +39,34 @@ TEST(EvictSpec, CanonicalFormsParseToThemselves) {
            "window_attention(budget=64,scope=layer,protect=[4..9],protect_window=false)",
            "recency(budget=100%,recent=7,protect=[4..9,20..30],min_tokens=99)",
            "random(seed=9,budget=2,over_budget=budget,select=top_k,split=uniform)",
+           "snapkv(budget=64MiB,split=pyramid,select=chunk:16,recent=10%)",
+           "snapkv(budget=1.5kB,split=adaptive(floor=0.25,scope=model),select=top_p:0.95)",
+           "snapkv(budget=7.5x,split=pyramid(beta=3.5),select=block:64)",
+           "recency(budget=auto,split=adaptive,select=threshold:-1e-07)",
            "key_proxy(budget=64,causal=false,pool=none,window=16,queries=max)",
            "key_norm(budget=64,pool=avg:3,scope=layer)",
            "key_diff(budget=64)",
        }) {
     const std::string canonical = Canonical(spec);
     EXPECT_EQ(Canonical(canonical), canonical) << spec;
+  }
+}
+
+TEST(EvictSpec, SizesAndNumbersHaveOneForm) {
+  for (const auto& [typed, canonical] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"budget=65536kB", "budget=64000KiB"},
+           {"budget=1.5MiB", "budget=1536KiB"},
+           {"budget=0.5GiB", "budget=512MiB"},
+           {"budget=1001B", "budget=1001B"},
+           {"budget=8.0x", "budget=8x"},
+           {"budget=auto", "budget=auto"},
+           {"budget=9%,split=pyramid", "split=pyramid(beta=20)"},
+           {"budget=9%,split=adaptive", "split=adaptive(floor=0.2,scope=layer)"},
+           {"budget=9%,select=top_p:0.90", "select=top_p:0.9"},
+           {"budget=9%,recent=5.0%", "recent=5%"},
+       }) {
+    const std::string spec = std::string("snapkv(") + typed + ")";
+    EXPECT_NE(Canonical(spec).find(canonical), std::string::npos) << Canonical(spec);
   }
 }
 
@@ -94,7 +118,9 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
            {"snapkv(budget=25%,queries=median)", "option queries: unknown value 'median'"},
            {"snapkv(budget=25%,scope=head)", "option scope: unknown value 'head'"},
            {"snapkv(budget=25%,causal=yes)", "option causal: unknown value 'yes'"},
-           {"snapkv(budget=25%,recent=budget/4)", "neither a number of rows nor budget/8"},
+           {"snapkv(budget=25%,recent=budget/4)",
+            "neither a number of rows nor a percentage (10%) nor budget/8"},
+           {"snapkv(budget=25%,recent=0%)", "option recent: "},
            {"snapkv(budget=25%,protect=4..9)", "not a range such as [4..9]"},
            {"snapkv(budget=25%,protect=[4.9])", "not a range such as 4..9"},
            {"snapkv(budget=25%,protect=[9..4])", "0 <= a <= b"},
@@ -103,9 +129,18 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
            {"snapkv(budget=25%,over_budget=error)", "option over_budget: unknown value 'error'"},
            {"snapkv(budget=25%,split=even)", "option split: unknown value 'even'"},
            {"snapkv(budget=25%,split=pyramid(bta=3))", "unknown option 'bta'"},
+           {"snapkv(budget=25%,split=pyramid(beta=0.5))", "option beta: 0.5 is outside [1, "},
+           {"snapkv(budget=25%,split=adaptive(floor=1.1))", "option floor: 1.1 is outside [0, 1]"},
+           {"snapkv(budget=25%,split=adaptive(scope=head))", "option scope: unknown value 'head'"},
            {"snapkv(budget=25%,split=uniform(3))", "column 33: unknown option '3' of uniform"},
            {"snapkv(budget=25%,select=top_p)", "needs a number"},
-           {"snapkv(budget=25%,select=chunk:0)", "needs a number"},
+           {"snapkv(budget=25%,select=chunk:0)",
+            "option select: 0 rows is outside [1, 2147483647]"},
+           {"snapkv(budget=25%,select=block:x)", "'block:x' needs a number: block:16"},
+           {"snapkv(budget=25%,select=top_p:1.5)", "top_p 1.5 is outside (0, 1]"},
+           {"snapkv(budget=25%,select=top_p:0)", "top_p 0 is outside (0, 1]"},
+           {"snapkv(budget=25%,select=threshold:nan)", "needs a number: threshold:0.9"},
+           {"snapkv(budget=25%,select=top_k:4)", "unknown value 'top_k:4'"},
            {"snapkv(budget=25%,select=best)", "option select: unknown value 'best'"},
            {"random(budget=25%,seed=-1)", "not an integer in [0, 2^64)"},
        }) {
@@ -120,23 +155,30 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
 
 TEST(EvictSpec, WhatComesLaterIsNamedAsSuch) {
   for (const BadSpec& later : std::initializer_list<BadSpec>{
-           {"snapkv(budget=64MiB)",
-            "column 15: budget=64MiB is not available yet; give rows or a percentage"},
-           {"snapkv(budget=8x)", "column 15: budget=8x is not available yet"},
-           {"snapkv(budget=auto)", "column 15: budget=auto is not available yet"},
-           {"snapkv(budget=9%,split=pyramid(beta=20))",
-            "column 24: split=pyramid is not available yet"},
-           {"snapkv(budget=9%,split=adaptive(floor=0.2))",
-            "column 24: split=adaptive is not available yet"},
-           {"snapkv(budget=9%,select=chunk:16)", "column 25: select=chunk:16 is not available yet"},
-           {"snapkv(budget=9%,select=top_p:0.9)",
-            "column 25: select=top_p:0.9 is not available yet"},
            {"lag(budget=9%)", "column 1: evict stage 'lag' is not available yet"},
            {"waterfill(budget=8x)", "column 1: evict stage 'waterfill' is not available yet"},
        }) {
     const Error error = ErrorOf(later.spec);
     EXPECT_EQ(error.code, ErrorCode::kUnsupported) << later.spec << ": " << error.message;
     EXPECT_EQ(error.message.find(later.message), 0U) << error.message;
+  }
+}
+
+TEST(EvictSpec, StagesThatCannotWorkTogetherSayWhy) {
+  for (const BadSpec& bad : std::initializer_list<BadSpec>{
+           {"snapkv(budget=25%,scope=layer,split=adaptive)",
+            "column 37: option split: adaptive gives each head its own rows"},
+           {"snapkv(budget=25%,scope=model,split=adaptive(scope=model))",
+            "option split: adaptive gives each head its own rows"},
+           {"snapkv(budget=25%,scope=model,split=pyramid)",
+            "option split: pyramid gives each layer its own rows"},
+           {"recency(budget=25%,select=top_p:0.9)",
+            "column 27: option select: top_p adds scores up, but those of recency"},
+           {"random(budget=25%,select=top_p:0.9)", "are no shares of a whole"},
+       }) {
+    const Error error = ErrorOf(bad.spec);
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << bad.spec;
+    EXPECT_NE(error.message.find(bad.message), std::string::npos) << error.message;
   }
 }
 

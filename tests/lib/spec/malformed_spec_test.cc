@@ -201,10 +201,6 @@ TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
       {"none | kv=int3", 11, {"int3 is not available"}},
       {"none | kv=channel(bits=2,group=32)", 11, {"channel is not available"}},
       {"none | kv=channel_scale+int8", 11, {"channel_scale is not available"}},
-      {"snapkv(budget=64MiB) | kv=turbo4", 15, {"64MiB is not available"}},
-      {"snapkv(budget=8x)", 15, {"8x is not available"}},
-      {"snapkv(budget=512,split=adaptive(floor=0.2))", 25, {"split=adaptive is not available"}},
-      {"snapkv(budget=512,select=chunk:16)", 26, {"select=chunk:16 is not available"}},
   };
   for (const Case& c : cases) ExpectRefused(c, ErrorCode::kUnsupported);
 }

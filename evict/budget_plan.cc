@@ -1,0 +1,151 @@
+#include "evict/budget_plan.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "evict/selector.h"
+#include "evict/split.h"
+#include "kvsieve/str_cat.h"
+
+namespace kvsieve::evict {
+namespace {
+
+// One note for the layer; names the head when the heads do not agree.
+std::string LayerNote(std::span<const SetPlan> plans) {
+  const auto first = std::find_if(plans.begin(), plans.end(),
+                                  [](const SetPlan& plan) { return !plan.note.empty(); });
+  if (first == plans.end()) return {};
+  const bool all = std::all_of(plans.begin(), plans.end(),
+                               [&](const SetPlan& plan) { return plan.note == first->note; });
+  return all ? first->note : StrCat("head ", first - plans.begin(), ": ", first->note);
+}
+
+// rows: per head, or one list for all heads.
+Result<KeepSet> ToKeepSet(const Observation& observation,
+                          std::span<const std::vector<RowIndex>> rows) {
+  std::vector<std::int64_t> head_begin = {0};
+  std::vector<TokenPos> positions;
+  for (std::size_t head = 0; head < observation.heads.size(); ++head) {
+    for (const RowIndex row : rows[rows.size() == 1 ? 0 : head]) {
+      positions.push_back(observation.heads[head].positions[row]);
+    }
+    head_begin.push_back(static_cast<std::int64_t>(positions.size()));
+  }
+  return KeepSet::Create(std::move(head_begin), std::move(positions), {});
+}
+
+std::vector<std::uint64_t> ProtectedKeys(const RowSet& set, const HeadScores& scores) {
+  std::vector<std::uint64_t> keys;
+  for (const RowRange& range : set.protected_rows) {
+    for (RowIndex row = range.begin; row < range.end; ++row) {
+      keys.push_back(OrderKey(scores.smoothed[row], scores.raw[row]));
+    }
+  }
+  std::sort(keys.begin(), keys.end(), std::greater<>());
+  return keys;
+}
+
+}  // namespace
+
+BudgetPlan::BudgetPlan(const EvictStage& stage, const SetTable& table,
+                       std::span<const std::int64_t> budgets)
+    : stage_(stage), table_(table) {
+  const int window = stage.scorer->needs().window();
+  std::vector<int> layers;
+  for (std::size_t i = 0; i < budgets.size(); ++i) {
+    sets_.push_back(Protect(stage.selection, budgets[i], window, table.sets()[i].positions));
+    rows_.push_back(sets_.back().budget);
+    layers.push_back(table.sets()[i].ranked_layer);
+  }
+  if (stage.selection.split.kind == SplitKind::kPyramid) {
+    rows_ = PyramidRows(stage.selection.split, sets_, layers, table.ranked_layers());
+  }
+}
+
+bool BudgetPlan::NeedsScores(std::size_t layer) const {
+  if (table_.slides(layer)) return false;
+  const bool any_layer = stage_.ranks_over_layers();
+  const std::size_t begin = any_layer ? 0 : table_.first_set(layer);
+  const std::size_t end = any_layer ? sets_.size() : begin + table_.sets_of(layer);
+  for (std::size_t i = begin; i < end; ++i) {
+    if (sets_[i].splits() && rows_[i] > sets_[i].protected_count) return true;
+  }
+  return false;
+}
+
+void BudgetPlan::Compete(std::size_t first, std::size_t last, const SetScores& scores) {
+  std::vector<RowSet> sets;
+  std::vector<std::size_t> places;
+  std::vector<std::vector<std::uint64_t>> protected_keys;
+  for (std::size_t layer = first; layer < last; ++layer) {
+    // A layer without scores has nothing to gain or to give.
+    if (!NeedsScores(layer)) continue;
+    const std::size_t begin = table_.first_set(layer);
+    for (std::size_t i = begin; i < begin + table_.sets_of(layer); ++i) {
+      sets.push_back(sets_[i]);
+      places.push_back(i);
+      protected_keys.push_back(ProtectedKeys(sets_[i], scores.Of(i)));
+    }
+  }
+  std::vector<SetKeys> keys;
+  for (std::size_t n = 0; n < places.size(); ++n) {
+    keys.push_back({scores.SortedKeys(places[n]), protected_keys[n]});
+  }
+  const std::vector<std::int64_t> rows = AdaptiveRows(stage_.selection.split, sets, keys);
+  for (std::size_t n = 0; n < places.size(); ++n) rows_[places[n]] = rows[n];
+}
+
+// Tasks find all their memory reserved: they must not fail.
+std::vector<std::vector<RowIndex>> BudgetPlan::SelectSets(std::size_t layer,
+                                                          std::span<const SetPlan> plans,
+                                                          const SetScores& scores,
+                                                          Parallel& parallel) const {
+  const std::size_t begin = table_.first_set(layer);
+  const Selection& selection = stage_.selection;
+  std::vector<std::vector<RowIndex>> rows(plans.size());
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    rows[i].reserve(static_cast<std::size_t>(plans[i].rows()));
+    most = std::max(most, scores.Of(begin + i).smoothed.size());
+  }
+  std::vector<SelectScratch> scratch(static_cast<std::size_t>(parallel.workers()));
+  for (SelectScratch& worker : scratch) worker.Reserve(selection.select, most);
+  ParallelFor(parallel, static_cast<std::int64_t>(plans.size()), [&](std::int64_t i, int worker) {
+    SelectSet(selection.select, scores.Of(begin + static_cast<std::size_t>(i)), plans[i].kept,
+              plans[i].best, selection.ties, &scratch[worker], &rows[i]);
+  });
+  return rows;
+}
+
+Result<LayerDecision> BudgetPlan::KeepAll(std::size_t layer) const {
+  const Observation& observation = table_.layer(layer);
+  std::vector<std::vector<RowIndex>> rows;
+  for (const HeadObservation& head : observation.heads) {
+    rows.emplace_back(head.positions.size());
+    std::iota(rows.back().begin(), rows.back().end(), RowIndex{0});
+  }
+  LayerDecision decision;
+  KVS_ASSIGN_OR_RETURN(decision.keep, ToKeepSet(observation, rows));
+  decision.note = "sliding-window layers are not scored";
+  return decision;
+}
+
+Result<LayerDecision> BudgetPlan::Select(std::size_t layer, const SetScores& scores,
+                                         Parallel& parallel) const {
+  if (table_.slides(layer)) return KeepAll(layer);
+  const std::size_t begin = table_.first_set(layer);
+  std::vector<SetPlan> plans;
+  LayerDecision decision;
+  for (std::size_t i = begin; i < begin + table_.sets_of(layer); ++i) {
+    plans.push_back(PlanSet(stage_.selection, sets_[i], rows_[i]));
+    decision.scored |= plans.back().best > 0;
+  }
+  decision.note = LayerNote(plans);
+  KVS_ASSIGN_OR_RETURN(decision.keep,
+                       ToKeepSet(table_.layer(layer), SelectSets(layer, plans, scores, parallel)));
+  return decision;
+}
+
+}  // namespace kvsieve::evict
