@@ -48,6 +48,22 @@ constexpr StageInfo kInfos[] = {
     {"key_diff", "Keeps the rows whose keys point elsewhere than most.",
      "score = pool(-cos(k, mean of k/|k|)) (KeyDiff, arXiv:2504.15364)", KVS_EVICT_ROW_OPTIONS,
      "distinct keys are taken to be needed, whatever the queries"},
+    {"lag", "Keeps the rows that stand out from the rows that follow them.",
+     "score = rank in its partition of the mean over K and V of softmax(std of (x - min) / (max - "
+     "min)), min and max over the next partition (LagKV, arXiv:2504.04704)",
+     "lag=128 across=rank|score scope=kv_head|layer|model " KVS_EVICT_SELECTION_OPTIONS,
+     "what the next rows do not predict is taken to be needed, whatever the queries"},
+    {"expected_attention",
+     "Keeps the rows that queries still to come are expected to attend to, weighed by their "
+     "values.",
+     "score = pool(mean over group of softmax(scale mu.k + scale^2 k'Cov k / 2) |v|), mu and Cov "
+     "of "
+     "the window queries (Expected Attention, arXiv:2510.00636, there before RoPE)",
+     "window=32 group=mean|max|sum " KVS_EVICT_ROW_OPTIONS,
+     "queries are taken to be Gaussian, and those to come rotated as the last ones are"},
+    {"external", "Keeps the rows that rank first in scores handed in.",
+     "score = pool(the score handed in): Cache::SetExternalScores, --scores FILE",
+     KVS_EVICT_ROW_OPTIONS, "whatever the method behind the scores does"},
     {"recency", "Keeps the first and the newest rows.",
      "score = row (StreamingLLM, arXiv:2309.17453)", KVS_EVICT_SELECTION_OPTIONS,
      "rows between the sinks and the newest are taken not to matter"},
@@ -58,17 +74,24 @@ constexpr StageInfo kInfos[] = {
 
 // In the order of kInfos.
 constexpr ScorerFactory kFactories[] = {
-    MakeWindowAttention, MakeWindowAttention, MakeOutputPerturbation,
-    MakeKeyProxy,        MakeKeyNorm,         MakeKeyDiff,
-    MakeRecency,         MakeRandom,
+    MakeWindowAttention,
+    MakeWindowAttention,
+    MakeOutputPerturbation,
+    MakeKeyProxy,
+    MakeKeyNorm,
+    MakeKeyDiff,
+    MakeLag,
+    MakeExpectedAttention,
+    MakeExternal,
+    MakeRecency,
+    MakeRandom,
 };
 static_assert(std::size(kInfos) == std::size(kFactories));
 
 // Names of the grammar that later versions will know.
 constexpr std::string_view kPlanned[] = {
-    "lag",          "expected_attention", "external",         "mix",
-    "waterfill",    "snapkv_paper",       "snapkv_reference", "snapkv_d",
-    "velox_snapkv", "sharp_snapkv",       "kvpress_snapkv",
+    "mix",      "waterfill",    "snapkv_paper", "snapkv_reference",
+    "snapkv_d", "velox_snapkv", "sharp_snapkv", "kvpress_snapkv",
 };
 
 Result<ScorerFactory> FindFactory(const SpecCall& call) {

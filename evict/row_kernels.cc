@@ -119,6 +119,30 @@ void ColumnDeviations(const float* panel, int dim, const float* low, const float
   }
 }
 
+HWY_INLINE FloatVec LoadDot(FloatTag d, const float* from) {
+  return hn::Clamp(hn::LoadU(d, from), hn::Set(d, -kMaxDot), hn::Set(d, kMaxDot));
+}
+
+void ExpectedLogits(const WindowQueries& queries, const float* panel, float* dots, float* out) {
+  const FloatTag d;
+  const auto padded = static_cast<std::size_t>(PaddedQueries(queries.count));
+  const auto dim = static_cast<std::size_t>(queries.dim);
+  std::fill(dots, dots + padded * kBlockRows, 0.0F);
+  for (std::size_t q = 0; q < padded; q += 4) {
+    AccumulateTile<DotStep>({queries.data + q * dim, dim}, {panel, kBlockRows}, dim,
+                            dots + q * kBlockRows, kBlockRows);
+  }
+  const auto half = hn::Set(d, 0.5F / static_cast<float>(std::max(1, queries.count - 1)));
+  for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
+    auto squares = hn::Zero(d);
+    for (int q = 1; q < queries.count; ++q) {
+      const auto dot = LoadDot(d, dots + q * kBlockRows + j);
+      squares = hn::MulAdd(dot, dot, squares);
+    }
+    hn::StoreU(hn::MulAdd(squares, half, LoadDot(d, dots + j)), d, out + j);
+  }
+}
+
 // The sum has one order whatever the vector length: values one by one, in f64.
 double ExpBelow(float top, std::int64_t count, float* values) {
   const FloatTag d;
@@ -150,6 +174,7 @@ HWY_EXPORT(ColumnDots);
 HWY_EXPORT(WeightedRowSum);
 HWY_EXPORT(WidenRange);
 HWY_EXPORT(ColumnDeviations);
+HWY_EXPORT(ExpectedLogits);
 HWY_EXPORT(ExpBelow);
 
 void ColumnNorms(const float* panel, int dim, float* out) {
@@ -171,6 +196,10 @@ void WidenRange(const float* panel, int dim, int count, float* low, float* high)
 void ColumnDeviations(const float* panel, int dim, const float* low, const float* inverse_range,
                       float* out) {
   HWY_DYNAMIC_DISPATCH(ColumnDeviations)(panel, dim, low, inverse_range, out);
+}
+
+void ExpectedLogits(const WindowQueries& queries, const float* panel, float* dots, float* out) {
+  HWY_DYNAMIC_DISPATCH(ExpectedLogits)(queries, panel, dots, out);
 }
 
 double ExpBelow(float top, std::int64_t count, float* values) {

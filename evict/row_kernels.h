@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "evict/window_kernels.h"
+
 namespace kvsieve::evict {
 
 // |row|; +inf when its square passes f32.
@@ -29,6 +31,12 @@ void WidenRange(const float* panel, int dim, int count, float* low, float* high)
 inline constexpr float kMaxDeviation = 1e30F;
 void ColumnDeviations(const float* panel, int dim, const float* low, const float* inverse_range,
                       float* out);
+
+// Of Gaussian queries the log of the expected exp(q.row): mean.row + half the mean of the squares
+// of (q - mean).row. queries: the mean first, then the centred ones, all times the layer's scale.
+// dots is scratch [PaddedQueries(count), kBlockRows]. Dots are clamped at kMaxDot: always finite.
+inline constexpr float kMaxDot = 1e15F;
+void ExpectedLogits(const WindowQueries& queries, const float* panel, float* dots, float* out);
 
 // values[i] = exp(values[i] - top) in place; top >= every value. Returns their sum.
 double ExpBelow(float top, std::int64_t count, float* values);

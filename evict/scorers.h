@@ -31,6 +31,9 @@ ScorerParts MakeRandom(ArgReader& args, const Selection& selection);
 ScorerParts MakeKeyProxy(ArgReader& args, const Selection& selection);
 ScorerParts MakeKeyNorm(ArgReader& args, const Selection& selection);
 ScorerParts MakeKeyDiff(ArgReader& args, const Selection& selection);
+ScorerParts MakeLag(ArgReader& args, const Selection& selection);
+ScorerParts MakeExpectedAttention(ArgReader& args, const Selection& selection);
+ScorerParts MakeExternal(ArgReader& args, const Selection& selection);
 
 // Sizes `scores` for the heads of `observation`; every value is 0.
 void ResetScores(const Observation& observation, Scores* scores);

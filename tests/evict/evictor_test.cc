@@ -277,7 +277,8 @@ class EvictorProperty : public ::testing::TestWithParam<std::string_view> {
 
 INSTANTIATE_TEST_SUITE_P(Scorers, EvictorProperty,
                          ::testing::Values("window_attention", "output_perturbation", "recency",
-                                           "random", "key_proxy", "key_norm", "key_diff"),
+                                           "random", "key_proxy", "key_norm", "key_diff", "lag",
+                                           "expected_attention"),
                          [](const auto& name) { return std::string(name.param); });
 
 TEST_P(EvictorProperty, KeepsTheBudgetItsProtectedRowsAndLargerBudgetsKeepMore) {

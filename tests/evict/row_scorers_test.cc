@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,95 @@ TEST_P(RowScorers, KeyProxyIsWindowAttentionWithKeysAsQueries) {
   }
 }
 
+TEST_P(RowScorers, LagEqualsTheOracle) {
+  std::vector<LayerShape> shapes = Shapes();
+  shapes.push_back({2, 2, 33, 17, 300, 32});
+  for (const LayerShape& shape : shapes) {
+    const oracle::Layer layer = RandomLayer(shape, 221);
+    const Observed observed(layer);
+    for (const int lag : {2, 5, 64, 100, 128}) {
+      SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.key_dim << " lag " << lag);
+      ExpectNear(ScoreWith(evict::MakeLag, StrCat("lag(across=score,lag=", lag, ")"),
+                           observed.observation()),
+                 oracle::Lag(layer, lag, 4));
+    }
+  }
+}
+
+// A rank counts the rows of the partition that are smaller for sure, and none that is larger for
+// sure.
+TEST_P(RowScorers, LagRanksWithinAPartition) {
+  constexpr int kLag = 40;
+  const oracle::Layer layer = RandomLayer({4, 2, 64, 80, 500, 32}, 222);
+  const Observed observed(layer);
+  const Scores scores =
+      ScoreWith(evict::MakeLag, StrCat("lag(lag=", kLag, ")"), observed.observation());
+  const auto expected = oracle::Lag(layer, kLag, 4);
+  for (int h = 0; h < 2; ++h) {
+    const auto& [raw, bound, smoothed, smoothed_bound] = expected[h];
+    for (int begin = 4; begin + 2 * kLag <= 500; begin += kLag) {
+      for (int i = begin; i < begin + kLag; ++i) {
+        int surely = 0;
+        int perhaps = 0;
+        for (int j = begin; j < begin + kLag; ++j) {
+          surely += raw[j] + bound[j] < raw[i] - bound[i];
+          perhaps += j != i && raw[j] - bound[j] < raw[i] + bound[i];
+        }
+        const float rank = scores.raw[h * 500 + i] * kLag;
+        EXPECT_GE(rank, static_cast<float>(surely) - 0.01F) << "row " << i;
+        EXPECT_LE(rank, static_cast<float>(perhaps) + 0.01F) << "row " << i;
+      }
+    }
+  }
+}
+
+TEST_P(RowScorers, ExpectedAttentionEqualsTheOracle) {
+  for (const LayerShape& shape : Shapes()) {
+    const oracle::Layer layer = RandomLayer(shape, 223);
+    const Observed observed(layer);
+    for (const char* group : {"mean", "sum", "max"}) {
+      SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.key_dim << " " << group);
+      ExpectNear(ScoreWith(evict::MakeExpectedAttention,
+                           StrCat("expected_attention(window=9,group=", group, ")"),
+                           observed.observation()),
+                 oracle::ExpectedAttention(layer, 9, group));
+    }
+  }
+  for (const auto& [query_heads, kv_heads] :
+       std::vector<std::pair<int, int>>{{1, 1}, {9, 3}, {32, 8}, {71, 1}}) {
+    const oracle::Layer layer = RandomLayer({query_heads, kv_heads, 33, 48, 130, 40}, 224);
+    const Observed observed(layer);
+    ExpectNear(
+        ScoreWith(evict::MakeExpectedAttention, "expected_attention()", observed.observation()),
+        oracle::ExpectedAttention(layer, 32, "mean"));
+  }
+}
+
+// Exponents near 1e12 and past f32: all of the weight is on one row, nothing is NaN.
+TEST_P(RowScorers, ExpectedAttentionOfHugeQueriesIsFinite) {
+  for (const float factor : {1e6F, 1e12F, 1e18F}) {
+    oracle::Layer layer = RandomLayer({2, 1, 64, 64, 300, 8}, 225);
+    for (float& value : layer.q) value *= factor;
+    const Observed observed(layer);
+    for (const float score : ScoreWith(evict::MakeExpectedAttention, "expected_attention(window=8)",
+                                       observed.observation())
+                                 .raw) {
+      ASSERT_TRUE(std::isfinite(score)) << factor;
+    }
+  }
+}
+
+TEST_P(RowScorers, ExternalScoresRankAsGiven) {
+  const Observed observed(RandomLayer({2, 2, 8, 8, 100, 8}, 226));
+  std::vector<float> given(200);
+  for (std::size_t i = 0; i < given.size(); ++i) given[i] = static_cast<float>(i * 37 % 101) - 50;
+  Observation observation = observed.observation();
+  observation.external_scores = given;
+  EXPECT_EQ(ScoreWith(evict::MakeExternal, "external()", observation).raw, given);
+  const Scores pooled = ScoreWith(evict::MakeExternal, "external(pool=max:3)", observation);
+  EXPECT_EQ(pooled.smoothed[100], std::max(given[100], given[101]));  // not of the other head
+}
+
 // A key inside the window that later keys point at: earlier keys of the window do not see it.
 TEST_P(RowScorers, KeyProxyHidesLaterKeysUnlessToldOtherwise) {
   oracle::Layer layer = RandomLayer({1, 1, 16, 16, 40, 8}, 214);
@@ -132,7 +222,10 @@ struct RowScorer {
 std::vector<RowScorer> AllRowScorers() {
   return {{"key_norm()", evict::MakeKeyNorm},
           {"key_diff(pool=avg:5)", evict::MakeKeyDiff},
-          {"key_proxy()", evict::MakeKeyProxy}};
+          {"key_proxy()", evict::MakeKeyProxy},
+          {"lag(lag=7)", evict::MakeLag},
+          {"lag(lag=64,across=score)", evict::MakeLag},
+          {"expected_attention(window=16,pool=max:3)", evict::MakeExpectedAttention}};
 }
 
 // f16 and bf16 rows, padded rows, rows that can only be read: bit for bit the scores of the same
@@ -232,6 +325,51 @@ TEST(RowScorerMeaning, TheKeyThatPointsElsewhereRanksFirst) {
   EXPECT_EQ(testing::Kept(
                 testing::Decide("key_diff(budget=1,sinks=0)", Observed(layer).observation()), 0),
             std::vector<TokenPos>{50});
+}
+
+// Every partition that another follows keeps the same share, the rest stays whole.
+TEST(RowScorerMeaning, LagKeepsTheSameShareOfEveryPartition) {
+  const Observed observed(RandomLayer({1, 1, 16, 16, 4 + 5 * 20 + 7, 8}, 227));
+  const auto kept = testing::Kept(testing::Decide("lag(lag=20,budget=51)", observed.observation()),
+                                  0);  // 4 + 4 * 5 + 27
+  for (int begin = 4; begin < 84; begin += 20) {
+    EXPECT_EQ(std::count_if(kept.begin(), kept.end(),
+                            [&](TokenPos p) { return p >= begin && p < begin + 20; }),
+              5);
+  }
+  EXPECT_EQ(std::count_if(kept.begin(), kept.end(), [](TokenPos p) { return p >= 84; }), 27);
+}
+
+TEST(RowScorerMeaning, APromptTooShortForLagKeepsItsNewestRows) {
+  const Observed observed(RandomLayer({1, 1, 16, 16, 100, 8}, 228));
+  const auto kept = testing::Kept(testing::Decide("lag(budget=10)", observed.observation()), 0);
+  EXPECT_EQ(kept, (std::vector<TokenPos>{0, 1, 2, 3, 94, 95, 96, 97, 98, 99}));
+}
+
+TEST(RowScorerMeaning, ExternalScoresThatDoNotFitAreErrors) {
+  const Observed observed(RandomLayer({2, 2, 8, 8, 100, 8}, 229));
+  SerialParallel serial;
+  const auto evictor = testing::MustMake("external(budget=50)");
+  Observation observation = observed.observation();
+  EXPECT_EQ(evictor->Decide({&observation, 1}, serial, nullptr).message(),
+            "layer 0: no external scores were handed in (scorer external)");
+  const std::vector<float> few(199);
+  observation.external_scores = few;
+  EXPECT_EQ(evictor->Decide({&observation, 1}, serial, nullptr).message(),
+            "layer 0: 199 external scores were handed in, its KV heads have 200 rows (scorer "
+            "external)");
+  EXPECT_TRUE(evictor->needs().external_scores);
+}
+
+TEST(RowScorerMeaning, NaNFromOutsideRanksLast) {
+  const Observed observed(RandomLayer({1, 1, 8, 8, 10, 8}, 230));
+  std::vector<float> given(10, 0.0F);
+  given[3] = std::nanf("");
+  given[4] = -std::numeric_limits<float>::infinity();
+  Observation observation = observed.observation();
+  observation.external_scores = given;
+  EXPECT_EQ(testing::Kept(testing::Decide("external(budget=9,sinks=0)", observation), 0),
+            (std::vector<TokenPos>{0, 1, 2, 4, 5, 6, 7, 8, 9}));
 }
 
 }  // namespace

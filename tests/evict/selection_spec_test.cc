@@ -46,6 +46,9 @@ TEST(EvictSpec, CanonicalFormsParseToThemselves) {
            "key_proxy(budget=64,causal=false,pool=none,window=16,queries=max)",
            "key_norm(budget=64,pool=avg:3,scope=layer)",
            "key_diff(budget=64)",
+           "lag(budget=64,lag=16,across=score,scope=model)",
+           "expected_attention(budget=64,window=8,group=max,pool=max:3,pool_pad=zero)",
+           "external(budget=64)",
        }) {
     const std::string canonical = Canonical(spec);
     EXPECT_EQ(Canonical(canonical), canonical) << spec;
@@ -96,6 +99,10 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
            {"recency(budget=512,window=8)", "unknown option 'window'"},
            {"random(budget=512,pool=none)", "unknown option 'pool'"},
            {"key_proxy(budget=512,group=max)", "column 22: unknown option 'group' of key_proxy"},
+           {"lag(budget=512,lag=1)", "option lag: 1 is outside [2, 65536]"},
+           {"lag(budget=512,across=all)", "option across: unknown value 'all'"},
+           {"lag(budget=512,pool=none)", "unknown option 'pool' of lag"},
+           {"expected_attention(budget=512,queries=max)", "unknown option 'queries'"},
            {"key_norm(budget=512,window=8)", "unknown option 'window' of key_norm"},
            {"snapkv(budget=0)", "column 15: option budget: 0 rows is outside"},
            {"snapkv(budget=-5)", "column 15: option budget: -5 rows is outside"},
@@ -155,7 +162,6 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
 
 TEST(EvictSpec, WhatComesLaterIsNamedAsSuch) {
   for (const BadSpec& later : std::initializer_list<BadSpec>{
-           {"lag(budget=9%)", "column 1: evict stage 'lag' is not available yet"},
            {"waterfill(budget=8x)", "column 1: evict stage 'waterfill' is not available yet"},
        }) {
     const Error error = ErrorOf(later.spec);
