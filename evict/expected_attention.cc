@@ -167,7 +167,7 @@ ScorerParts MakeExpectedAttention(ArgReader& args, const Selection& selection) {
   ReadReduce(args, "group", &options.group);
   options.rows = ReadRowOptions(args);
   options.pool_window = !selection.protect_window;
-  return {std::make_unique<ExpectedAttention>(options), options.rows.scope};
+  return {std::make_unique<ExpectedAttention>(options), options.rows.scope, true};
 }
 
 }  // namespace kvsieve::evict

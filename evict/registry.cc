@@ -64,6 +64,11 @@ constexpr StageInfo kInfos[] = {
     {"external", "Keeps the rows that rank first in scores handed in.",
      "score = pool(the score handed in): Cache::SetExternalScores, --scores FILE",
      KVS_EVICT_ROW_OPTIONS, "whatever the method behind the scores does"},
+    {"mix", "Keeps the rows that rank first in a weighted sum of scorers: 0.9*snapkv,0.1*key_norm.",
+     "score = sum of w (s - low) / (mean - low) over terms w*s, low and mean per KV head over the "
+     "rows between the sinks and the protected window",
+     "w*scorer(...) scope=kv_head|layer|model " KVS_EVICT_SELECTION_OPTIONS,
+     "what its terms approximate; their scores are taken to be comparable after scaling"},
     {"recency", "Keeps the first and the newest rows.",
      "score = row (StreamingLLM, arXiv:2309.17453)", KVS_EVICT_SELECTION_OPTIONS,
      "rows between the sinks and the newest are taken not to matter"},
@@ -83,6 +88,7 @@ constexpr ScorerFactory kFactories[] = {
     MakeLag,
     MakeExpectedAttention,
     MakeExternal,
+    MakeMix,
     MakeRecency,
     MakeRandom,
 };
@@ -90,26 +96,9 @@ static_assert(std::size(kInfos) == std::size(kFactories));
 
 // Names of the grammar that later versions will know.
 constexpr std::string_view kPlanned[] = {
-    "mix",      "waterfill",    "snapkv_paper", "snapkv_reference",
-    "snapkv_d", "velox_snapkv", "sharp_snapkv", "kvpress_snapkv",
+    "waterfill",    "snapkv_paper", "snapkv_reference", "snapkv_d",
+    "velox_snapkv", "sharp_snapkv", "kvpress_snapkv",
 };
-
-Result<ScorerFactory> FindFactory(const SpecCall& call) {
-  for (std::size_t i = 0; i < std::size(kInfos); ++i) {
-    if (kInfos[i].name == call.name) return kFactories[i];
-  }
-  std::string_view names[std::size(kInfos)];
-  std::transform(std::begin(kInfos), std::end(kInfos), names,
-                 [](const StageInfo& info) { return info.name; });
-  if (std::find(std::begin(kPlanned), std::end(kPlanned), call.name) != std::end(kPlanned)) {
-    std::string available(names[0]);
-    for (std::size_t i = 1; i < std::size(names); ++i) available += StrCat(", ", names[i]);
-    return Status::Unsupported(StrCat("column ", call.column, ": evict stage '", call.name,
-                                      "' is not available yet (available: ", available, ")"));
-  }
-  return SpecError(call.column,
-                   StrCat("unknown evict stage '", call.name, "'", Suggest(call.name, names)));
-}
 
 // Whether split and select mean something for the scorer.
 Status CheckParts(const SpecCall& call, const Selection& selection, const ScorerParts& parts) {
@@ -135,10 +124,28 @@ Status CheckParts(const SpecCall& call, const Selection& selection, const Scorer
 }
 
 }  // namespace
+
+Result<ScorerFactory> FindScorer(const SpecCall& call) {
+  for (std::size_t i = 0; i < std::size(kInfos); ++i) {
+    if (kInfos[i].name == call.name) return kFactories[i];
+  }
+  std::string_view names[std::size(kInfos)];
+  std::transform(std::begin(kInfos), std::end(kInfos), names,
+                 [](const StageInfo& info) { return info.name; });
+  if (std::find(std::begin(kPlanned), std::end(kPlanned), call.name) != std::end(kPlanned)) {
+    std::string available(names[0]);
+    for (std::size_t i = 1; i < std::size(names); ++i) available += StrCat(", ", names[i]);
+    return Status::Unsupported(StrCat("column ", call.column, ": evict stage '", call.name,
+                                      "' is not available yet (available: ", available, ")"));
+  }
+  return SpecError(call.column,
+                   StrCat("unknown evict stage '", call.name, "'", Suggest(call.name, names)));
+}
+
 }  // namespace evict
 
 Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call) {
-  KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindFactory(call));
+  KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindScorer(call));
   ArgReader args(call);
   evict::Selection selection;
   evict::ReadSelection(args, &selection);

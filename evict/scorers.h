@@ -34,6 +34,10 @@ ScorerParts MakeKeyDiff(ArgReader& args, const Selection& selection);
 ScorerParts MakeLag(ArgReader& args, const Selection& selection);
 ScorerParts MakeExpectedAttention(ArgReader& args, const Selection& selection);
 ScorerParts MakeExternal(ArgReader& args, const Selection& selection);
+ScorerParts MakeMix(ArgReader& args, const Selection& selection);
+
+// The factory of the scorer that `call` names. Errors point at its column.
+Result<ScorerFactory> FindScorer(const SpecCall& call);
 
 // Sizes `scores` for the heads of `observation`; every value is 0.
 void ResetScores(const Observation& observation, Scores* scores);

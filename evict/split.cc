@@ -1,7 +1,6 @@
 #include "evict/split.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -14,12 +13,6 @@ namespace {
 
 constexpr std::string_view kSplitNames[] = {"uniform", "pyramid", "adaptive"};
 constexpr std::string_view kScopeNames[] = {"layer", "model"};
-
-std::string RealText(double value) {
-  char digits[32];
-  const auto [end, ec] = std::to_chars(digits, digits + sizeof digits, value);
-  return ec == std::errc() ? std::string(digits, end) : "?";
-}
 
 // Indexes of the active entries by remainder, largest first, earlier ones first between equals.
 void AddRemainders(std::int64_t left, std::span<const std::size_t> active,

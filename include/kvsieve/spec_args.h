@@ -61,6 +61,7 @@ struct Ratio {
 // Plain text to values. Errors carry no column; callers add it.
 Result<std::int64_t> ParseInt(std::string_view text);
 Result<double> ParseReal(std::string_view text);    // finite, whole text used
+std::string RealText(double value);                 // for ParseReal; never an exponent
 Result<Ratio> ParsePercent(std::string_view text);  // "25%", at most 9 decimals, in (0, 100]
 Result<std::int64_t> ParseByteSize(
     std::string_view text);  // "64MiB", "1.5GB": kB MB GB KiB MiB GiB B
@@ -78,8 +79,12 @@ class ArgReader {
   void Choice(std::string_view key, std::span<const std::string_view> names, int* index);
   // True when the bare word is present.
   bool Word(std::string_view word);
+  // All arguments without a key, such as the terms of mix, in order; marks them as used. They
+  // belong to the call.
+  std::vector<const SpecArg*> Words();
   // The raw argument, or nullptr; marks it as used. For values with their own grammar.
   const SpecArg* Raw(std::string_view key);
+  int column() const { return call_.column; }
   // Records a mistake found by the caller, unless one is recorded already.
   void Fail(int column, std::string_view what);
   // The same for what the reader of a nested call found; Ok records nothing.

@@ -35,8 +35,8 @@ struct ByteUnit {
   double bytes;
 };
 constexpr ByteUnit kByteUnits[] = {
-    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
-    {"kB", 1e3},     {"MB", 1e6},        {"GB", 1e9},  {"B", 1.0},
+    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"kB", 1e3}, {"MB", 1e6},
+    {"GB", 1e9},     {"B", 1.0},
 };
 
 }  // namespace
@@ -99,6 +99,13 @@ Result<double> ParseReal(std::string_view text) {
     return NotA("a finite number", text);
   }
   return value;
+}
+
+std::string RealText(double value) {
+  char digits[400];  // 1.8e308 has 309
+  const auto [end, ec] =
+      std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed);
+  return ec == std::errc() ? std::string(digits, end) : std::string("?");
 }
 
 Result<Ratio> ParsePercent(std::string_view text) {
@@ -174,6 +181,16 @@ bool ArgReader::Word(std::string_view word) {
     found = true;
   }
   return found;
+}
+
+std::vector<const SpecArg*> ArgReader::Words() {
+  std::vector<const SpecArg*> words;
+  for (std::size_t i = 0; i < call_.args.size(); ++i) {
+    if (!call_.args[i].is_word()) continue;
+    used_[i] = true;
+    words.push_back(&call_.args[i]);
+  }
+  return words;
 }
 
 void ArgReader::Fail(int column, std::string_view what) {

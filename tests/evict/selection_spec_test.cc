@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kvsieve/evict.h"
+#include "kvsieve/str_cat.h"
 #include "tests/evict/fixtures.h"
 
 namespace kvsieve {
@@ -49,6 +50,11 @@ TEST(EvictSpec, CanonicalFormsParseToThemselves) {
            "lag(budget=64,lag=16,across=score,scope=model)",
            "expected_attention(budget=64,window=8,group=max,pool=max:3,pool_pad=zero)",
            "external(budget=64)",
+           "key_proxy(budget=64,select=top_p:0.9)",
+           "expected_attention(budget=64,select=top_p:0.9)",
+           "mix(0.9*snapkv(window=8),0.1*key_norm(pool=max:3),budget=64)",
+           "mix(0.00001*recency,12345.678*lag,budget=64,scope=layer)",
+           "mix(1*snapkv,2*output_perturbation,budget=64,select=top_p:0.9)",
        }) {
     const std::string canonical = Canonical(spec);
     EXPECT_EQ(Canonical(canonical), canonical) << spec;
@@ -80,6 +86,12 @@ TEST(EvictSpec, StatesWhatItNeeds) {
   EXPECT_EQ(MustMake("recency(budget=9)")->needs().window_queries, 0);
   EXPECT_EQ(MustMake("key_proxy(budget=10%,window=8)")->needs().window_queries, 0);
   EXPECT_EQ(MustMake("key_proxy(budget=10%,window=8)")->needs().window(), 8);
+  const ScorerNeeds mixed =
+      MustMake("mix(1*snapkv(window=8),1*key_proxy(window=9),2*lag,1*external,budget=10%)")
+          ->needs();
+  EXPECT_EQ(mixed.window_queries, 8);
+  EXPECT_EQ(mixed.window_keys, 9);
+  EXPECT_TRUE(mixed.values && mixed.external_scores);
 }
 
 struct BadSpec {
@@ -99,6 +111,20 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
            {"recency(budget=512,window=8)", "unknown option 'window'"},
            {"random(budget=512,pool=none)", "unknown option 'pool'"},
            {"key_proxy(budget=512,group=max)", "column 22: unknown option 'group' of key_proxy"},
+           {"mix(budget=512)", "column 1: mix needs terms, such as"},
+           {"mix(key_norm,budget=512)",
+            "column 5: 'key_norm' is not a term of mix: write 1*key_norm"},
+           {"mix(0*key_norm,budget=512)", "column 5: weight '0' is not a number in ["},
+           {"mix(-1*key_norm,budget=512)", "column 5: weight '-1' is not a number in ["},
+           {"mix(x*key_norm,budget=512)", "column 5: weight 'x' is not a number in ["},
+           {"mix(1*key_nrom,budget=512)",
+            "column 7: unknown evict stage 'key_nrom' (did you mean key_norm?)"},
+           {"mix(1*mix(1*lag),budget=512)", "column 7: a mix cannot be a term of a mix"},
+           {"mix(1*key_norm(window=3),budget=512)", "unknown option 'window' of key_norm"},
+           {"mix(1*key_norm(budget=9),budget=512)", "unknown option 'budget' of key_norm"},
+           {"mix(1*snapkv(scope=layer),budget=512)",
+            "column 7: option scope stands after the terms of mix"},
+           {"mix(1*snapkv,budget=20)", "budget 20 is smaller than sinks 4 + window 32"},
            {"lag(budget=512,lag=1)", "option lag: 1 is outside [2, 65536]"},
            {"lag(budget=512,across=all)", "option across: unknown value 'all'"},
            {"lag(budget=512,pool=none)", "unknown option 'pool' of lag"},
@@ -181,6 +207,7 @@ TEST(EvictSpec, StagesThatCannotWorkTogetherSayWhy) {
            {"recency(budget=25%,select=top_p:0.9)",
             "column 27: option select: top_p adds scores up, but those of recency"},
            {"random(budget=25%,select=top_p:0.9)", "are no shares of a whole"},
+           {"mix(1*snapkv,1*key_norm,budget=25%,select=top_p:0.9)", "those of mix are no shares"},
        }) {
     const Error error = ErrorOf(bad.spec);
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << bad.spec;
@@ -208,7 +235,8 @@ TEST(EvictSpec, EveryStageIsDescribed) {
     EXPECT_FALSE(info.summary.empty());
     EXPECT_FALSE(info.formula.empty());
     EXPECT_NE(info.options.find("budget="), std::string_view::npos);
-    EXPECT_NE(MustMake(std::string(info.name) + "(budget=50%)"), nullptr);
+    const std::string terms = info.name == "mix" ? "1*recency," : "";
+    EXPECT_NE(MustMake(StrCat(info.name, "(", terms, "budget=50%)")), nullptr);
   }
 }
 

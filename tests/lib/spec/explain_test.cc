@@ -33,7 +33,9 @@ TEST(Explain, SaysHowEveryCodecStoresARow) {
 
 TEST(Explain, SaysFormulaDefaultsAndApproximationOfEveryEvictStage) {
   for (const StageInfo& info : EvictorInfos()) {
-    const std::string text = Explained(std::string(info.name) + "(budget=50%)", 128, 128);
+    const std::string terms = info.name == "mix" ? "1*recency," : "";
+    const std::string text =
+        Explained(std::string(info.name) + "(" + terms + "budget=50%)", 128, 128);
     for (const std::string_view label : {"formula", "in force", "approximates", "budget=50%"}) {
       ExpectContains(text, label);
     }
