@@ -86,6 +86,21 @@ class ScoringEvictor final : public Evictor {
   ScorerNeeds needs() const override { return stage_->scorer->needs(); }
   std::string Explanation() const override { return stage_->selection.Explanation(); }
 
+  Status CheckRepeatable() const override {
+    const Selection& selection = stage_->selection;
+    if (selection.budget.kind != BudgetKind::kRows) {
+      return Status::Invalid("the budget must be a number of rows");
+    }
+    if (stage_->scope == Scope::kModel) {
+      return Status::Invalid("scope=model needs all layers at once");
+    }
+    if (selection.split.over_layers()) {
+      return Status::Invalid(
+          StrCat("split=", selection.split.Canonical(), " needs all layers at once"));
+    }
+    return Status::Ok();
+  }
+
   const ByteBudget* byte_budget() const override {
     const Budget& budget = stage_->selection.budget;
     return budget.kind == BudgetKind::kBytes ? &budget.bytes : nullptr;

@@ -27,6 +27,11 @@ struct Split {
   double floor = 0.2;  // adaptive: the share of its own budget that every head keeps
   SplitScope scope = SplitScope::kLayer;
 
+  // Whether layers share one budget, so that all of them must be decided together.
+  bool over_layers() const {
+    return kind == SplitKind::kPyramid ||
+           (kind == SplitKind::kAdaptive && scope == SplitScope::kModel);
+  }
   std::string Canonical() const;    // "pyramid(beta=20)"
   std::string Explanation() const;  // empty for uniform
 };

@@ -256,11 +256,11 @@ class Attention {
   void AttendStaging(int head, const Visibility& visibility) {
     const StagedRows keys(*job_.staging, job_.shape, Side::kKey, head);
     const StagedRows values(*job_.staging, job_.shape, Side::kValue, head);
-    const TokenPos* positions = job_.staging->positions().data();
+    const std::vector<TokenPos> positions = job_.staging->Positions(head);
     StartSegment();
     for (RowIndex begin = 0; begin < keys.rows(); begin += kBlockRows) {
       const auto rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, keys.rows() - begin));
-      AttendBlockOfRows(rows, visibility.Mask(positions + begin, rows), keys, values, begin);
+      AttendBlockOfRows(rows, visibility.Mask(positions.data() + begin, rows), keys, values, begin);
     }
     FinishSegment();
   }

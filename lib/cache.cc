@@ -11,6 +11,7 @@
 #include "lib/decode_append.h"
 #include "lib/no_throw.h"
 #include "lib/prefill_plan.h"
+#include "lib/reselect.h"
 
 namespace kvsieve {
 namespace {
@@ -87,6 +88,13 @@ Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, in
   return layer;
 }
 
+// Remembers where the first `exact_sinks` tokens end; `layer.tokens` counts `positions` already.
+void NoteSinks(std::int64_t exact_sinks, std::span<const TokenPos> positions, LayerState& layer) {
+  const std::int64_t before = layer.tokens - static_cast<std::int64_t>(positions.size());
+  const std::int64_t sinks = std::min<std::int64_t>(exact_sinks, layer.tokens);
+  if (sinks > before) layer.sinks_end = positions[sinks - before - 1] + 1;
+}
+
 }  // namespace
 
 AttendScratch::AttendScratch() : impl_(std::make_unique<Impl>()) {}
@@ -160,9 +168,31 @@ Status Cache::Append(int layer_index, Phase phase, const HeadsView& keys, const 
       return added;
     }
     layer.typed = true;
+    NoteSinks(impl_->pipeline->exact_sinks(), positions, layer);
+    if (impl_->finished) layer.since_eviction += n;
     return Status::Ok();
   };
   return WithLayer(layer, NoThrow(append));
+}
+
+Status Cache::Evict(int layer_index) {
+  KVS_RETURN_IF_ERROR(CheckIndex(layer_index, impl_->layers.size()));
+  LayerState& layer = impl_->layers[layer_index];
+  const Schedule& schedule = impl_->pipeline->schedule();
+  const bool per_chunk = schedule.kind == Schedule::Kind::kPerChunk && !impl_->finished;
+  const bool every = schedule.kind == Schedule::Kind::kEvery && impl_->finished &&
+                     layer.since_eviction >= schedule.tokens;
+  if ((!per_chunk && !every) || layer.slides() || layer.tokens == 0) return Status::Ok();
+  return WithLayer(
+      layer, NoThrow([&]() -> Status {
+        const ReselectContext context{*impl_->pipeline->evictor(), *impl_->allocator,
+                                      impl_->workers()};
+        KVS_RETURN_IF_ERROR(per_chunk ? ReselectStaged(context, layer, &impl_->scratch_peak_bytes)
+                                      : ReselectStored(context, layer, &impl_->scratch_peak_bytes));
+        layer.since_eviction = 0;
+        if (layer.evicted) impl_->oldest_exact = layer.next_position;
+        return Status::Ok();
+      }));
 }
 
 Status Cache::Observe(int layer_index, std::span<const TokenPos> positions,
@@ -171,7 +201,10 @@ Status Cache::Observe(int layer_index, std::span<const TokenPos> positions,
   LayerState& layer = impl_->layers[layer_index];
   return WithLayer(
       layer, NoThrow([&]() -> Status {
-        if (impl_->finished) return Status(ErrorCode::kState, "observe after FinishPrefill");
+        if (impl_->finished && impl_->pipeline->schedule().kind != Schedule::Kind::kEvery) {
+          return Status(ErrorCode::kState,
+                        "observe after FinishPrefill: only schedule=every(n) scores during decode");
+        }
         KVS_RETURN_IF_ERROR(CheckView("queries", queries, layer.spec.query_heads,
                                       static_cast<std::int64_t>(positions.size()),
                                       layer.spec.key_dim));
@@ -207,6 +240,8 @@ void Cache::Clear() {
     layer.heads.clear();
     layer.tokens = 0;
     layer.next_position = 0;
+    layer.sinks_end = 0;
+    layer.since_eviction = 0;
     layer.zeroed = 0;
     layer.typed = false;
     layer.evicted = false;
@@ -248,7 +283,7 @@ const LayerSpec& Cache::layer(int layer_index) const { return impl_->layers[laye
 
 std::int64_t Cache::rows(int layer_index, int head) const {
   const LayerState& layer = impl_->layers[layer_index];
-  return impl_->finished ? layer.heads[head].rows() : layer.staging.rows();
+  return impl_->finished ? layer.heads[head].rows() : layer.staging.rows(head);
 }
 
 TokenPos Cache::next_position() const { return impl_->layers.front().next_position; }

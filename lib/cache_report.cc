@@ -25,21 +25,6 @@ void AddSeen(const LayerState& layer, std::int64_t heads, ByteReport& report) {
   report.lifetime_tokens += layer.tokens * heads;
 }
 
-// Before the prompt is finished: rows in their own type, one list of positions for all heads.
-void AddStaging(const LayerState& layer, ByteReport& report) {
-  const std::int64_t rows = layer.staging.rows() * layer.spec.kv_heads;
-  const auto key_bytes = rows * static_cast<std::int64_t>(layer.shape.row_bytes(Side::kKey));
-  const auto value_bytes = rows * static_cast<std::int64_t>(layer.shape.row_bytes(Side::kValue));
-  const auto positions = layer.staging.rows() * static_cast<std::int64_t>(sizeof(TokenPos));
-  report.payload_bytes += key_bytes + value_bytes;
-  report.metadata_bytes += positions;
-  report.key_kept_bytes += key_bytes + positions;
-  report.value_kept_bytes += value_bytes;
-  report.reserved_bytes += layer.staging.resident_bytes() - key_bytes - value_bytes - positions;
-  report.rows_kept += rows;
-  report.f16_rows_bytes += rows * 2 * (layer.spec.key_dim + layer.spec.value_dim);
-}
-
 }  // namespace
 
 LayerReport Cache::ReportLayer(int layer_index) const {
@@ -64,7 +49,7 @@ LayerReport Cache::ReportLayer(int layer_index) const {
   AddSeen(layer, layer.spec.kv_heads, bytes);
   bytes.observation_bytes = layer.ring.resident_bytes();
   bytes.scratch_peak_bytes = impl_->scratch_peak_bytes;
-  if (!impl_->finished) AddStaging(layer, bytes);
+  if (!impl_->finished) layer.staging.AddBytes(layer.spec, layer.shape, bytes);
   for (const HeadStore& head : layer.heads) {
     ByteReport& of_head = report.heads.emplace_back();
     AddSeen(layer, 1, of_head);
@@ -117,7 +102,8 @@ Status Cache::Gather(int layer_index, int head, std::span<TokenPos> positions,
   if (!positions.empty() && impl_->finished) {
     ReadStoredPositions(layer.heads[head], positions.data());
   } else if (!positions.empty()) {
-    std::copy_n(layer.staging.positions().data(), n, positions.data());
+    const std::vector<TokenPos> staged = layer.staging.Positions(head);
+    std::copy(staged.begin(), staged.end(), positions.begin());
   }
   return Status::Ok();
 }

@@ -1,6 +1,7 @@
 #include "lib/exact_rows.h"
 
 #include <cstring>
+#include <vector>
 
 #include "kvsieve/float16.h"
 
@@ -49,10 +50,33 @@ void ExactRows::DropFront(const RowShape& shape, std::int64_t count) {
   begin_ = 0;
 }
 
+Result<ExactRows> ExactRows::Keep(Allocator& allocator, const RowShape& shape,
+                                  std::span<const RowIndex> rows) const {
+  ExactRows kept;
+  const std::vector<TokenPos> kept_positions = positions_.ReadChosen(rows);
+  KVS_RETURN_IF_ERROR(kept.Reserve(allocator, shape, kept_positions));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    kept.Append(shape, row(shape, Side::kKey, rows[i]), row(shape, Side::kValue, rows[i]),
+                kept_positions[i]);
+  }
+  return kept;
+}
+
 void ExactRows::ReadRows(const RowShape& shape, Side side, RowIndex first, int count,
                          float* out) const {
   ConvertToF32(row(shape, side, first), shape.type(side), std::int64_t{count} * shape.dim(side),
                out);
+}
+
+void ExactRows::AddBytes(const RowShape& shape, ByteReport& report) const {
+  const auto key_bytes = rows() * static_cast<std::int64_t>(shape.row_bytes(Side::kKey));
+  const auto value_bytes = rows() * static_cast<std::int64_t>(shape.row_bytes(Side::kValue));
+  const std::int64_t position_bytes = positions_.live_bytes();
+  report.payload_bytes += key_bytes + value_bytes;
+  report.metadata_bytes += position_bytes;
+  report.key_kept_bytes += key_bytes + position_bytes;
+  report.value_kept_bytes += value_bytes;
+  report.reserved_bytes += resident_bytes() - key_bytes - value_bytes - position_bytes;
 }
 
 }  // namespace kvsieve

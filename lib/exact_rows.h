@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kvsieve/allocator.h"
+#include "kvsieve/byte_report.h"
 #include "kvsieve/codec.h"
 #include "kvsieve/result.h"
 #include "kvsieve/types.h"
@@ -39,11 +40,17 @@ class ExactRows {
   void Append(const RowShape& shape, const void* key, const void* value, TokenPos position);
   void DropFront(const RowShape& shape, std::int64_t count);
 
+  // Some of the rows, in memory of their own.
+  Result<ExactRows> Keep(Allocator& allocator, const RowShape& shape,
+                         std::span<const RowIndex> rows) const;
+
   const std::uint8_t* row(const RowShape& shape, Side side, RowIndex r) const {
     return buffer(side).data() + static_cast<std::size_t>(begin_ + r) * shape.row_bytes(side);
   }
   void ReadRows(const RowShape& shape, Side side, RowIndex first, int count, float* out) const;
 
+  // Payload, positions and reserve; not rows_kept, which is the caller's count.
+  void AddBytes(const RowShape& shape, ByteReport& report) const;
   std::int64_t resident_bytes() const {
     return static_cast<std::int64_t>(keys_.bytes() + values_.bytes()) + positions_.resident_bytes();
   }

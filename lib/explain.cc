@@ -139,12 +139,29 @@ Status DescribeEvictor(const Evictor* evictor, LabelledText* text) {
   return Status::Ok();
 }
 
+std::string ScheduleText(const Schedule& schedule) {
+  const std::string name = schedule.Canonical();
+  switch (schedule.kind) {
+    case Schedule::Kind::kOnce:
+      return name + ": rows are scored and dropped when the prompt ends";
+    case Schedule::Kind::kPerChunk:
+      return name +
+             ": after each chunk, over the rows kept so far and the chunk; early decisions "
+             "are final";
+    case Schedule::Kind::kEvery:
+      return name +
+             ": when the prompt ends, then again after so many tokens of decode, over the "
+             "rows as they are stored";
+  }
+  return name;
+}
+
 void DescribeRows(const Pipeline& pipeline, LabelledText* text) {
   text->Heading("rows");
   text->Line("residual", StrCat("exact_sinks=", pipeline.exact_sinks(), ", tail=", pipeline.tail(),
                                 ": that many first and last rows of each head stay in source "
                                 "precision"));
-  text->Line("schedule", "once: rows are scored and dropped when the prompt ends");
+  text->Line("schedule", ScheduleText(pipeline.schedule()));
   text->Line("nonfinite", pipeline.nonfinite() == NonFinitePolicy::kError
                               ? "error: NaN or Inf in an appended row is refused"
                               : "zero: NaN or Inf in an appended row becomes 0 and is counted");

@@ -3,27 +3,6 @@
 #include <algorithm>
 
 namespace kvsieve {
-namespace {
-
-void AddExactBytes(const ExactRows& exact, const RowShape& shape, ByteReport& report) {
-  const auto key_bytes = exact.rows() * static_cast<std::int64_t>(shape.row_bytes(Side::kKey));
-  const auto value_bytes = exact.rows() * static_cast<std::int64_t>(shape.row_bytes(Side::kValue));
-  const std::int64_t positions = exact.positions().live_bytes();
-  report.payload_bytes += key_bytes + value_bytes;
-  report.metadata_bytes += positions;
-  report.key_kept_bytes += key_bytes + positions;
-  report.value_kept_bytes += value_bytes;
-  report.reserved_bytes += exact.resident_bytes() - key_bytes - value_bytes - positions;
-}
-
-void ReadPositions(const PositionList& positions, TokenPos* out) {
-  for (RowIndex begin = 0; begin < positions.rows(); begin += kBlockRows) {
-    const auto left = std::min<std::int64_t>(kBlockRows, positions.rows() - begin);
-    positions.Read(begin, static_cast<int>(left), out + begin);
-  }
-}
-
-}  // namespace
 
 std::int64_t HeadStore::rows() const {
   std::int64_t total = sinks.rows() + tail.rows();
@@ -32,9 +11,9 @@ std::int64_t HeadStore::rows() const {
 }
 
 void HeadStore::AddBytes(const RowShape& shape, ByteReport& report) const {
-  AddExactBytes(sinks, shape, report);
+  sinks.AddBytes(shape, report);
   for (const Tier& tier : tiers) tier.AddBytes(report);
-  AddExactBytes(tail, shape, report);
+  tail.AddBytes(shape, report);
   report.rows_kept += rows();
   report.f16_rows_bytes += rows() * 2 * (shape.key_dim + shape.value_dim);
 }
@@ -62,7 +41,7 @@ void ReadStoredRows(const HeadStore& store, const RowShape& shape, Side side, Ro
 
 void ReadStoredPositions(const HeadStore& store, TokenPos* out) {
   const auto read = [&](const PositionList& positions) {
-    ReadPositions(positions, out);
+    positions.ReadAll(out);
     out += positions.rows();
   };
   read(store.sinks.positions());

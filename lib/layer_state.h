@@ -28,6 +28,8 @@ struct LayerState {
 
   std::int64_t tokens = 0;     // seen in this layer
   TokenPos next_position = 0;  // one past the last seen
+  TokenPos sinks_end = 0;      // one past the last of the first exact_sinks tokens
+  std::int64_t since_eviction = 0;  // decode tokens since rows were last dropped
   std::int64_t zeroed = 0;     // NaN and Inf cleared under nonfinite=zero
   bool evicted = false;        // rows were dropped by the evictor
   std::string note;

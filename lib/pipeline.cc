@@ -37,6 +37,7 @@ class PipelineBuilder {
   explicit PipelineBuilder(std::string_view typed) { pipeline_.typed_ = typed; }
 
   Status AddEvictor(const std::optional<SpecCall>& call);
+  Status CheckSchedule(const SpecSyntax& syntax) const;
   Status AddMainStore(StoreSpec store);
   Status AddOverrides(std::vector<LayerOverride> overrides);
   void AddOptions(const SpecSyntax& syntax);
@@ -50,6 +51,7 @@ class PipelineBuilder {
 Result<Pipeline> PipelineBuilder::Build(std::string_view typed, SpecSyntax syntax) {
   PipelineBuilder builder(typed);
   KVS_RETURN_IF_ERROR(builder.AddEvictor(syntax.evict));
+  KVS_RETURN_IF_ERROR(builder.CheckSchedule(syntax));
   KVS_RETURN_IF_ERROR(builder.AddMainStore(std::move(syntax.store)));
   KVS_RETURN_IF_ERROR(builder.AddOverrides(std::move(syntax.overrides)));
   builder.AddOptions(syntax);
@@ -64,6 +66,18 @@ Status PipelineBuilder::AddEvictor(const std::optional<SpecCall>& call) {
   KVS_ASSIGN_OR_RETURN(pipeline_.evictor_, MakeEvictor(*call));
   pipeline_.canonical_ = pipeline_.evictor_->Canonical();
   return Status::Ok();
+}
+
+// A schedule that decides more than once sees one layer, and not the whole prompt.
+Status PipelineBuilder::CheckSchedule(const SpecSyntax& syntax) const {
+  if (syntax.schedule.kind == Schedule::Kind::kOnce) return Status::Ok();
+  const std::string schedule = StrCat("schedule=", syntax.schedule.Canonical());
+  if (pipeline_.evictor_ == nullptr) {
+    return SpecError(syntax.schedule_column, StrCat(schedule, " needs an evict stage"));
+  }
+  const Status repeats = pipeline_.evictor_->CheckRepeatable();
+  if (repeats.ok()) return Status::Ok();
+  return SpecError(syntax.schedule_column, StrCat(schedule, ": ", repeats.message()));
 }
 
 Status PipelineBuilder::AddMainStore(StoreSpec store) {
@@ -96,11 +110,12 @@ void PipelineBuilder::AddOptions(const SpecSyntax& syntax) {
   const int default_sinks = wants_exact_sinks_ ? kDefaultExactSinks : 0;
   pipeline_.exact_sinks_ = syntax.exact_sinks ? *syntax.exact_sinks : default_sinks;
   pipeline_.tail_ = syntax.tail ? *syntax.tail : 0;
+  pipeline_.schedule_ = syntax.schedule;
   pipeline_.nonfinite_ = syntax.nonfinite;
   const bool zero = syntax.nonfinite == NonFinitePolicy::kZero;
   pipeline_.canonical_ +=
       StrCat(" | exact_sinks=", pipeline_.exact_sinks_, " | tail=", pipeline_.tail_,
-             " | schedule=once | nonfinite=", zero ? "zero" : "error");
+             " | schedule=", syntax.schedule.Canonical(), " | nonfinite=", zero ? "zero" : "error");
 }
 
 Result<std::string> PipelineBuilder::StoreText(const StoreSpec& store) {
@@ -109,6 +124,18 @@ Result<std::string> PipelineBuilder::StoreText(const StoreSpec& store) {
   wants_exact_sinks_ |= key.wants_exact_sinks || value.wants_exact_sinks;
   if (key.canonical == value.canonical) return StrCat("kv=", key.canonical);
   return StrCat("k=", key.canonical, ", v=", value.canonical);
+}
+
+std::string Schedule::Canonical() const {
+  switch (kind) {
+    case Kind::kOnce:
+      return "once";
+    case Kind::kPerChunk:
+      return "per_chunk";
+    case Kind::kEvery:
+      return StrCat("every(", tokens, ")");
+  }
+  return "?";
 }
 
 Result<Pipeline> Pipeline::Parse(std::string_view spec) {

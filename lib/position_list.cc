@@ -72,6 +72,26 @@ void PositionList::Read(RowIndex begin, int count, TokenPos* out) const {
   }
 }
 
+void PositionList::ReadAll(TokenPos* out) const {
+  for (RowIndex begin = 0; begin < rows_; begin += kBlockRows) {
+    Read(begin, static_cast<int>(std::min<std::int64_t>(kBlockRows, rows_ - begin)), out + begin);
+  }
+}
+
+std::vector<TokenPos> PositionList::ReadChosen(std::span<const RowIndex> rows) const {
+  std::vector<TokenPos> chosen(rows.size());
+  TokenPos block[kBlockRows];
+  RowIndex read = -1;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const RowIndex begin = rows[i] / kBlockRows * kBlockRows;
+    const std::int64_t count = std::min<std::int64_t>(kBlockRows, rows_ - begin);
+    if (begin != read) Read(begin, static_cast<int>(count), block);
+    read = begin;
+    chosen[i] = block[rows[i] - begin];
+  }
+  return chosen;
+}
+
 PositionList::Form PositionList::FormFor(std::int64_t rows, TokenPos first, TokenPos last) const {
   const std::int64_t span = std::int64_t{last} - first + 1;
   if (span == rows) return Form::kRun;

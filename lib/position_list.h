@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kvsieve/allocator.h"
 #include "kvsieve/result.h"
@@ -32,6 +33,11 @@ class PositionList {
   // Positions of rows [begin, begin + count). Precondition: begin a multiple of kBlockRows,
   // count <= kBlockRows.
   void Read(RowIndex begin, int count, TokenPos* out) const;
+
+  // All positions, [rows()].
+  void ReadAll(TokenPos* out) const;
+  // Positions of some rows, increasing.
+  std::vector<TokenPos> ReadChosen(std::span<const RowIndex> rows) const;
 
   // Makes room for `more`, strictly increasing and past last(); Append of these cannot fail. Shows
   // nothing: without Append, or with another Reserve before it, the list is what it was.

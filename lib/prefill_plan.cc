@@ -5,42 +5,16 @@
 #include <utility>
 
 #include "kvsieve/str_cat.h"
+#include "lib/layer_view.h"
 
 namespace kvsieve {
 namespace {
 
-// The evictor's view of one layer's staging.
-struct LayerView {
-  std::vector<StagedRows> rows;  // per head: keys, then values
-  std::vector<HeadObservation> heads;
-
-  explicit LayerView(const LayerState& layer) {
-    const auto kv_heads = static_cast<std::size_t>(layer.spec.kv_heads);
-    rows.reserve(2 * kv_heads);
-    heads.reserve(kv_heads);
-    for (int head = 0; head < layer.spec.kv_heads; ++head) {
-      rows.emplace_back(layer.staging, layer.shape, Side::kKey, head);
-      rows.emplace_back(layer.staging, layer.shape, Side::kValue, head);
-      heads.push_back({&rows[rows.size() - 2], &rows[rows.size() - 1], layer.staging.positions()});
-    }
-  }
-  LayerView(const LayerView&) = delete;
-  LayerView(LayerView&&) = default;
-
-  Observation Observe(const LayerState& layer) const {
-    Observation observation;
-    observation.layer = layer.spec;
-    observation.heads = heads;
-    observation.window_queries = layer.ring.queries();
-    observation.window_positions = layer.ring.positions();
-    return observation;
-  }
-};
-
-std::vector<TokenPos> PositionsOf(const Staging& staging, std::span<const RowIndex> rows) {
+std::vector<TokenPos> PositionsOf(std::span<const TokenPos> staged,
+                                  std::span<const RowIndex> rows) {
   std::vector<TokenPos> positions;
   positions.reserve(rows.size());
-  for (const RowIndex r : rows) positions.push_back(staging.positions()[r]);
+  for (const RowIndex r : rows) positions.push_back(staged[r]);
   return positions;
 }
 
@@ -65,10 +39,10 @@ Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
       plans_[i].note = "sliding window: rows fall away by age, none are scored";
       continue;
     }
-    if (layers_[i].staging.rows() == 0) continue;
+    if (layers_[i].staging.empty()) continue;
     scored.push_back(i);
-    views.emplace_back(layers_[i]);
-    observations.push_back(views.back().Observe(layers_[i]));
+    views.push_back(LayerView::Staged(layers_[i]));
+    observations.push_back(views.back().Observe());
   }
   ScoreScratch scratch;
   scratch.limit_bytes = scratch_limit_bytes;
@@ -88,38 +62,42 @@ Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
 // Every row; on a sliding layer those that the next query still sees.
 void PrefillPlan::KeepAll(std::size_t layer_index) {
   const LayerState& layer = layers_[layer_index];
-  const std::span<const TokenPos> positions = layer.staging.positions();
-  RowIndex first = 0;
-  if (layer.slides()) {
-    const std::int64_t oldest = std::int64_t{layer.next_position} - layer.spec.sliding_window;
-    first = std::lower_bound(positions.begin(), positions.end(), oldest) - positions.begin();
+  for (int head = 0; head < layer.spec.kv_heads; ++head) {
+    HeadPlan& plan = plans_[layer_index].heads[head];
+    plan.staged = layer.staging.Positions(head);
+    RowIndex first = 0;
+    if (layer.slides()) {
+      const std::int64_t oldest = std::int64_t{layer.next_position} - layer.spec.sliding_window;
+      first =
+          std::lower_bound(plan.staged.begin(), plan.staged.end(), oldest) - plan.staged.begin();
+    }
+    std::vector<RowIndex> rows(plan.staged.size() - static_cast<std::size_t>(first));
+    std::iota(rows.begin(), rows.end(), first);
+    SplitRows(layer, rows, {}, plan);
   }
-  std::vector<RowIndex> rows(positions.size() - static_cast<std::size_t>(first));
-  std::iota(rows.begin(), rows.end(), first);
-  for (HeadPlan& head : plans_[layer_index].heads) SplitRows(layer, rows, {}, head);
 }
 
 void PrefillPlan::KeepDecided(std::size_t layer_index, const LayerDecision& decision) {
   const LayerState& layer = layers_[layer_index];
   LayerPlan& plan = plans_[layer_index];
   plan.note = decision.note;
-  const std::span<const TokenPos> positions = layer.staging.positions();
   for (int head = 0; head < layer.spec.kv_heads; ++head) {
+    const std::vector<TokenPos>& staged = plan.heads[head].staged;
     const std::span<const TokenPos> kept = decision.keep.positions(head);
-    plan.evicted = plan.evicted || kept.size() < positions.size();
+    plan.evicted = plan.evicted || kept.size() < staged.size();
     std::vector<RowIndex> rows;
     rows.reserve(kept.size());
     RowIndex r = 0;
     for (const TokenPos position : kept) {  // both increase
-      while (positions[r] < position) ++r;
+      while (staged[r] < position) ++r;
       rows.push_back(r);
     }
-    SplitRows(layer, std::move(rows), decision.keep.tiers(head), plan.heads[head]);
+    SplitRows(layer, rows, decision.keep.tiers(head), plan.heads[head]);
   }
 }
 
 // First rows of the sequence to the sinks, last kept rows to the tail, the others to their tier.
-void PrefillPlan::SplitRows(const LayerState& layer, std::vector<RowIndex> rows,
+void PrefillPlan::SplitRows(const LayerState& layer, std::span<const RowIndex> rows,
                             std::span<const std::uint8_t> tiers, HeadPlan& head) const {
   head.sinks.clear();
   head.tail.clear();
@@ -127,7 +105,7 @@ void PrefillPlan::SplitRows(const LayerState& layer, std::vector<RowIndex> rows,
   const auto count = static_cast<std::int64_t>(rows.size());
   const std::int64_t tail_begin = std::max<std::int64_t>(0, count - pipeline_.tail());
   for (std::int64_t i = 0; i < count; ++i) {
-    if (rows[i] < pipeline_.exact_sinks()) {
+    if (head.staged[rows[i]] < layer.sinks_end) {
       head.sinks.push_back(rows[i]);
     } else if (i >= tail_begin) {
       head.tail.push_back(rows[i]);
@@ -171,11 +149,11 @@ Status PrefillPlan::ReserveLayer(const LayerState& layer, LayerPlan& plan) {
     HeadPlan& rows = plan.heads[head];
     HeadStore& store = plan.stores[head];
     KVS_RETURN_IF_ERROR(
-        store.sinks.Reserve(allocator_, layer.shape, PositionsOf(layer.staging, rows.sinks)));
+        store.sinks.Reserve(allocator_, layer.shape, PositionsOf(rows.staged, rows.sinks)));
     KVS_RETURN_IF_ERROR(
-        store.tail.Reserve(allocator_, layer.shape, PositionsOf(layer.staging, rows.tail)));
+        store.tail.Reserve(allocator_, layer.shape, PositionsOf(rows.staged, rows.tail)));
     for (std::size_t t = 0; t < store.tiers.size(); ++t) {
-      rows.tier_positions.push_back(PositionsOf(layer.staging, rows.tiers[t]));
+      rows.tier_positions.push_back(PositionsOf(rows.staged, rows.tiers[t]));
       KVS_RETURN_IF_ERROR(store.tiers[t].Reserve(allocator_, rows.tier_positions[t]));
     }
   }
@@ -202,7 +180,7 @@ void PrefillPlan::CommitHead(const LayerState& layer, int head, const HeadPlan& 
        {std::pair{&plan.sinks, &store.sinks}, std::pair{&plan.tail, &store.tail}}) {
     for (const RowIndex r : *rows) {
       exact->Append(shape, layer.staging.row(shape, Side::kKey, head, r),
-                    layer.staging.row(shape, Side::kValue, head, r), layer.staging.positions()[r]);
+                    layer.staging.row(shape, Side::kValue, head, r), plan.staged[r]);
     }
   }
   const StagedRows keys(layer.staging, shape, Side::kKey, head);
@@ -223,10 +201,11 @@ void PrefillPlan::Commit() {
                  scratch_.data() + scratch_floats_ * static_cast<std::size_t>(worker));
     });
     layer.heads = std::move(plan.stores);
-    layer.evicted = plan.evicted;
+    layer.evicted = layer.evicted || plan.evicted;
     layer.note = std::move(plan.note);
     layer.staging = Staging();
-    layer.ring = QueryRing();
+    // Decode goes on scoring only under every(n).
+    if (pipeline_.schedule().kind != Schedule::Kind::kEvery) layer.ring = QueryRing();
   }
 }
 

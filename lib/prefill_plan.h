@@ -30,6 +30,7 @@ class PrefillPlan {
  private:
   // Rows of one head by segment, as indexes into the layer's staging.
   struct HeadPlan {
+    std::vector<TokenPos> staged;  // positions of all staged rows
     std::vector<RowIndex> sinks;
     std::vector<std::vector<RowIndex>> tiers;
     std::vector<RowIndex> tail;
@@ -45,7 +46,7 @@ class PrefillPlan {
   Status Score(std::int64_t scratch_limit_bytes);
   void KeepAll(std::size_t layer_index);
   void KeepDecided(std::size_t layer_index, const LayerDecision& decision);
-  void SplitRows(const LayerState& layer, std::vector<RowIndex> rows,
+  void SplitRows(const LayerState& layer, std::span<const RowIndex> rows,
                  std::span<const std::uint8_t> tiers, HeadPlan& head) const;
   Status LearnHead(const LayerState& layer, int head, const HeadPlan& plan, HeadStore& store) const;
   Status ReserveLayer(const LayerState& layer, LayerPlan& plan);

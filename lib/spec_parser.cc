@@ -58,7 +58,7 @@ class SpecParser {
   Status Tail(int column);
   Status ExactSinks(int column);
   Status Layers(int column);
-  Status Schedule(int column);
+  Status TakeSchedule(int column);
   Status NonFinite(int column);
   Status Cold(int column);
   Status Tiers(int column);
@@ -78,7 +78,7 @@ class SpecParser {
 
 const SpecParser::Option SpecParser::kOptions[] = {
     {"tail", &SpecParser::Tail},           {"exact_sinks", &SpecParser::ExactSinks},
-    {"layers", &SpecParser::Layers},       {"schedule", &SpecParser::Schedule},
+    {"layers", &SpecParser::Layers},       {"schedule", &SpecParser::TakeSchedule},
     {"nonfinite", &SpecParser::NonFinite}, {"cold", &SpecParser::Cold},
     {"tiers", &SpecParser::Tiers},         {"positions", &SpecParser::Positions},
 };
@@ -214,12 +214,23 @@ Status SpecParser::Layers(int /*column*/) {
   return Status::Ok();
 }
 
-Status SpecParser::Schedule(int column) {
+Status SpecParser::TakeSchedule(int column) {
   constexpr std::string_view kSchedules[] = {"once", "per_chunk", "every"};
   KVS_RETURN_IF_ERROR(CheckGivenOnce("schedule", column));
   KVS_ASSIGN_OR_RETURN(const int schedule, TakeChoice("schedule", kSchedules));
-  if (schedule == 0) return Status::Ok();
-  return NotAvailable(column, StrCat("schedule=", kSchedules[schedule]));
+  spec_.schedule.kind = static_cast<Schedule::Kind>(schedule);
+  spec_.schedule_column = column;
+  if (spec_.schedule.kind != Schedule::Kind::kEvery) return Status::Ok();
+
+  KVS_RETURN_IF_ERROR(cursor_.Expect("(", "after every: every(n) takes the tokens between"));
+  const int tokens_column = cursor_.column();
+  const Result<std::int64_t> tokens = ParseInt(cursor_.TakeAtom());
+  if (!tokens.ok() || *tokens < 1 || *tokens > kMaxRows) {
+    return SpecError(tokens_column,
+                     StrCat("schedule=every(n): n is a number of tokens in [1, ", kMaxRows, "]"));
+  }
+  spec_.schedule.tokens = static_cast<int>(*tokens);
+  return cursor_.Expect(")", "after the tokens of every(n)");
 }
 
 Status SpecParser::NonFinite(int column) {

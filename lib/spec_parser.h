@@ -25,6 +25,8 @@ struct SpecSyntax {
   std::vector<LayerOverride> overrides;
   std::optional<int> exact_sinks;
   std::optional<int> tail;
+  Schedule schedule;
+  int schedule_column = 1;
   NonFinitePolicy nonfinite = NonFinitePolicy::kError;
 };
 

@@ -1,6 +1,7 @@
 #include "lib/staging.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kvsieve/float16.h"
 #include "lib/row_copy.h"
@@ -32,20 +33,38 @@ const Staging::Page& Staging::PageOf(RowIndex r) const {
   return *(after - 1);
 }
 
-const std::uint8_t* Staging::row(const RowShape& shape, Side side, int head, RowIndex r) const {
+const std::uint8_t* Staging::fresh_row(const RowShape& shape, Side side, int head,
+                                       RowIndex r) const {
   const Page& page = PageOf(r);
   return page.buffer(side).data() +
          static_cast<std::size_t>(head * page.room + r - page.begin) * shape.row_bytes(side);
 }
 
+const std::uint8_t* Staging::row(const RowShape& shape, Side side, int head, RowIndex r) const {
+  const RowIndex fresh = r - kept_rows(head);
+  return fresh < 0 ? kept_[head].row(shape, side, r) : fresh_row(shape, side, head, fresh);
+}
+
+std::vector<TokenPos> Staging::Positions(int head) const {
+  std::vector<TokenPos> positions(static_cast<std::size_t>(rows(head)));
+  if (!kept_.empty()) kept_[head].positions().ReadAll(positions.data());
+  std::copy_n(positions_.As<TokenPos>(), rows_, positions.begin() + kept_rows(head));
+  return positions;
+}
+
 void Staging::ReadRows(const RowShape& shape, Side side, int head, RowIndex first, int count,
                        float* out) const {
   const int dim = shape.dim(side);
+  const RowIndex kept = kept_rows(head);
   for (int done = 0; done < count;) {
     const RowIndex at = first + done;
-    const Page& page = PageOf(at);
-    const int run =
-        static_cast<int>(std::min<std::int64_t>(count - done, page.begin + page.room - at));
+    // Rows of one piece are read together.
+    RowIndex piece_end = kept;
+    if (at >= kept) {
+      const Page& page = PageOf(at - kept);
+      piece_end = kept + page.begin + page.room;
+    }
+    const int run = static_cast<int>(std::min<std::int64_t>(count - done, piece_end - at));
     ConvertToF32(row(shape, side, head, at), shape.type(side), std::int64_t{run} * dim,
                  out + std::int64_t{done} * dim);
     done += run;
@@ -56,7 +75,7 @@ void Staging::ReadRows(const RowShape& shape, Side side, int head, RowIndex firs
 Status Staging::CopyHead(const RowShape& shape, Side side, const HeadsView& rows, int head,
                          NonFinitePolicy policy, std::int64_t* zeroed) {
   for (std::int64_t r = 0; r < rows.rows; ++r) {
-    auto* to = const_cast<std::uint8_t*>(row(shape, side, head, rows_ + r));
+    auto* to = const_cast<std::uint8_t*>(fresh_row(shape, side, head, rows_ + r));
     const std::int64_t bad = CopyCountingNonFinite(rows.row(head, r), rows.type, rows.dim, to);
     if (bad == 0) continue;
     if (policy == NonFinitePolicy::kError) {
@@ -97,6 +116,48 @@ Status Staging::Append(Allocator& allocator, const RowShape& shape, const HeadsV
   return Status::Ok();
 }
 
+Result<std::vector<ExactRows>> Staging::Keep(Allocator& allocator, const RowShape& shape,
+                                             const KeepSet& keep) const {
+  std::vector<ExactRows> kept(static_cast<std::size_t>(keep.kv_heads()));
+  for (int head = 0; head < keep.kv_heads(); ++head) {
+    const std::span<const TokenPos> positions = keep.positions(head);
+    KVS_RETURN_IF_ERROR(kept[head].Reserve(allocator, shape, positions));
+    const std::vector<TokenPos> held = Positions(head);
+    RowIndex r = 0;
+    for (const TokenPos position : positions) {  // both increase
+      while (held[r] < position) ++r;
+      kept[head].Append(shape, row(shape, Side::kKey, head, r), row(shape, Side::kValue, head, r),
+                        position);
+    }
+  }
+  return kept;
+}
+
+void Staging::Replace(std::vector<ExactRows> kept) {
+  kept_ = std::move(kept);
+  pages_.clear();
+  positions_ = Buffer();
+  rows_ = 0;
+}
+
+void Staging::AddBytes(const LayerSpec& layer, const RowShape& shape, ByteReport& report) const {
+  for (const ExactRows& head : kept_) head.AddBytes(shape, report);
+  const std::int64_t fresh = rows_ * layer.kv_heads;
+  const auto key_bytes = fresh * static_cast<std::int64_t>(shape.row_bytes(Side::kKey));
+  const auto value_bytes = fresh * static_cast<std::int64_t>(shape.row_bytes(Side::kValue));
+  const auto positions = rows_ * static_cast<std::int64_t>(sizeof(TokenPos));
+  report.payload_bytes += key_bytes + value_bytes;
+  report.metadata_bytes += positions;
+  report.key_kept_bytes += key_bytes + positions;
+  report.value_kept_bytes += value_bytes;
+  report.reserved_bytes += resident_bytes() - key_bytes - value_bytes - positions;
+  for (int head = 0; head < layer.kv_heads; ++head) {
+    report.rows_kept += rows(head);
+    report.f16_rows_bytes += rows(head) * 2 * (shape.key_dim + shape.value_dim);
+  }
+}
+
+// Of the pages and their positions; kept rows count their own.
 std::int64_t Staging::resident_bytes() const {
   std::size_t bytes = positions_.bytes();
   for (const Page& page : pages_) bytes += page.keys.bytes() + page.values.bytes();

@@ -1,5 +1,8 @@
-// The prompt's rows of one layer before eviction: every head, in the type they came in. One copy
-// from the engine; given back layer by layer when the prompt is finished.
+// The prompt's rows of one layer before they are encoded, in the type they came in. One copy from
+// the engine; given back layer by layer when the prompt is finished.
+//
+// Rows of a head are those that an earlier selection kept (schedule=per_chunk; heads may differ),
+// then those that came since, the same for every head.
 #ifndef KVSIEVE_LIB_STAGING_H_
 #define KVSIEVE_LIB_STAGING_H_
 
@@ -9,6 +12,8 @@
 #include <vector>
 
 #include "kvsieve/allocator.h"
+#include "kvsieve/byte_report.h"
+#include "kvsieve/keep_set.h"
 #include "kvsieve/pipeline.h"
 #include "kvsieve/result.h"
 #include "kvsieve/types.h"
@@ -25,16 +30,24 @@ class Staging {
                 const HeadsView& values, std::span<const TokenPos> positions,
                 NonFinitePolicy policy, std::int64_t* zeroed);
 
-  std::int64_t rows() const { return rows_; }
-  std::span<const TokenPos> positions() const {
-    return {positions_.As<TokenPos>(), static_cast<std::size_t>(rows_)};
-  }
+  std::int64_t rows(int head) const { return kept_rows(head) + rows_; }
+  bool empty() const { return kept_.empty() && rows_ == 0; }
+  std::int64_t fresh_rows() const { return rows_; }  // since the last selection
+  std::vector<TokenPos> Positions(int head) const;
   const std::uint8_t* row(const RowShape& shape, Side side, int head, RowIndex r) const;
   void ReadRows(const RowShape& shape, Side side, int head, RowIndex first, int count,
                 float* out) const;
-  bool one_page() const { return pages_.size() == 1; }
+  // Whether all rows of every head lie in one piece.
+  bool in_one_piece() const { return kept_.empty() && pages_.size() == 1; }
 
-  std::int64_t resident_bytes() const;
+  // What stays of each head after a selection; the staging itself is untouched until Replace.
+  // keep: per KV head, increasing positions held here.
+  Result<std::vector<ExactRows>> Keep(Allocator& allocator, const RowShape& shape,
+                                      const KeepSet& keep) const;
+  void Replace(std::vector<ExactRows> kept);
+
+  // Adds what is held: one list of positions serves the fresh rows of all heads.
+  void AddBytes(const LayerSpec& layer, const RowShape& shape, ByteReport& report) const;
 
  private:
   // One allocation for K and one for V: [kv_heads][room][dim].
@@ -48,12 +61,17 @@ class Staging {
   };
   Status AddRoom(Allocator& allocator, const RowShape& shape, int heads, std::int64_t rows);
   const Page& PageOf(RowIndex r) const;
+  const std::uint8_t* fresh_row(const RowShape& shape, Side side, int head, RowIndex r) const;
   Status CopyHead(const RowShape& shape, Side side, const HeadsView& rows, int head,
                   NonFinitePolicy policy, std::int64_t* zeroed);
 
-  std::vector<Page> pages_;
-  Buffer positions_;
-  std::int64_t rows_ = 0;
+  std::int64_t kept_rows(int head) const { return kept_.empty() ? 0 : kept_[head].rows(); }
+  std::int64_t resident_bytes() const;
+
+  std::vector<ExactRows> kept_;  // per head; empty before the first selection
+  std::vector<Page> pages_;      // rows that came since
+  Buffer positions_;             // of the rows in pages_
+  std::int64_t rows_ = 0;        // in pages_
 };
 
 // One head and side of a Staging, as evict and Chain::Learn read it.
@@ -62,13 +80,13 @@ class StagedRows final : public RowSource {
   StagedRows(const Staging& staging, const RowShape& shape, Side side, int head)
       : staging_(staging), shape_(shape), side_(side), head_(head) {}
 
-  std::int64_t rows() const override { return staging_.rows(); }
+  std::int64_t rows() const override { return staging_.rows(head_); }
   int dim() const override { return shape_.dim(side_); }
   void ReadRows(RowIndex first, int count, float* out) const override {
     staging_.ReadRows(shape_, side_, head_, first, count, out);
   }
   std::optional<RowMajor> TryView() const override {
-    if (!staging_.one_page()) return std::nullopt;
+    if (!staging_.in_one_piece()) return std::nullopt;
     return RowMajor{staging_.row(shape_, side_, head_, 0), shape_.type(side_), shape_.dim(side_)};
   }
 

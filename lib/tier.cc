@@ -135,6 +135,36 @@ void Tier::DropBefore(TokenPos position) {
   positions_.DropFront(static_cast<std::int64_t>(gone) * kBlockRows);
 }
 
+void Tier::MoveRows(std::span<const RowIndex> rows, Kept& kept) const {
+  for (const Side side : kSides) {
+    const Codec& codec = chain(side).codec();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto from = static_cast<int>(rows[i] / kBlockRows);
+      codec.MoveRow(block(from, side), static_cast<int>(rows[i] % kBlockRows),
+                    side_of(kept.blocks[i / kBlockRows], side), static_cast<int>(i % kBlockRows));
+    }
+  }
+}
+
+Result<Tier::Kept> Tier::Keep(Allocator& allocator, std::span<const RowIndex> rows) const {
+  Kept kept;
+  KVS_ASSIGN_OR_RETURN(kept.positions, PositionList::Build(allocator, positions_.ReadChosen(rows)));
+  for (std::size_t done = 0; done < rows.size(); done += kBlockRows) {
+    const auto left =
+        static_cast<std::int64_t>(std::min<std::size_t>(rows.size() - done, kBlockRows));
+    KVS_ASSIGN_OR_RETURN(Block block, NewBlock(allocator, RoundUpToPanel(left)));
+    kept.blocks.push_back(std::move(block));
+  }
+  MoveRows(rows, kept);
+  return kept;
+}
+
+void Tier::Replace(Kept kept) {
+  blocks_ = std::move(kept.blocks);
+  positions_ = std::move(kept.positions);
+  rows_ = positions_.rows();
+}
+
 void Tier::ReadRows(Side side, RowIndex first, int count, float* out) const {
   const int dim = chain(side).dim();
   for (int done = 0; done < count;) {

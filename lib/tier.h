@@ -52,6 +52,12 @@ class Tier {
   // Gives back leading blocks whose rows all lie before `position`.
   void DropBefore(TokenPos position);
 
+  // Some rows of this tier in new blocks, moved bit by bit; the tier itself is untouched until
+  // Replace swaps them in.
+  struct Kept;
+  Result<Kept> Keep(Allocator& allocator, std::span<const RowIndex> rows) const;
+  void Replace(Kept kept);
+
   // -- reading ----------------------------------------------------------------------------------
   // Blocks that hold rows; one more may be reserved.
   int blocks() const { return static_cast<int>((rows_ + kBlockRows - 1) / kBlockRows); }
@@ -76,11 +82,18 @@ class Tier {
   Result<Block> NewBlock(Allocator& allocator, int capacity_rows) const;
   Status GrowOpenBlock(Allocator& allocator, int capacity_rows);
 
+  void MoveRows(std::span<const RowIndex> rows, Kept& kept) const;
+
   const LayerStore* store_;
   Buffer stats_;  // K's floats, then V's
   std::vector<Block> blocks_;
   std::int64_t rows_ = 0;
   PositionList positions_;
+};
+
+struct Tier::Kept {
+  std::vector<Block> blocks;
+  PositionList positions;
 };
 
 }  // namespace kvsieve

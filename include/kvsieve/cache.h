@@ -97,13 +97,19 @@ class Cache {
                 std::span<const TokenPos> positions);
 
   // Keeps the last post-RoPE, unscaled queries that the scorer needs: [query_heads, n, key_dim].
-  // Independent of how the prompt was cut. Before FinishPrefill only.
+  // Independent of how the prompt was cut. After FinishPrefill only with schedule=every(n).
   Status Observe(int layer_index, std::span<const TokenPos> positions, const HeadsView& queries);
 
   // Evicts, then encodes what stays. Everything is decided, then all memory is reserved, then
   // layer by layer committed and its staging freed; only the first two can fail, and then nothing
   // has changed. `scratch_limit_bytes` bounds scoring (0 = one query head per worker).
   Status FinishPrefill(std::int64_t scratch_limit_bytes = 0);
+
+  // Drops what the pipeline's schedule says is due in this layer; call it after the attention of a
+  // chunk or step, for rows that leave are gone for the next one. schedule=per_chunk: selects again
+  // over the rows kept so far and the new chunk; every(n): over the stored rows, once n tokens came
+  // since the last time; once: nothing. Rows that stay are moved, never encoded again.
+  Status Evict(int layer_index);
 
   // Back to the state after Create; all row memory is given back.
   void Clear();

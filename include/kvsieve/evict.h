@@ -127,6 +127,10 @@ class Evictor {
   // Budget, split and select in words.
   virtual std::string Explanation() const = 0;
 
+  // Whether Decide may be asked again and again over one layer, while rows still come: the budget
+  // must be a number of rows, and no rule may look at other layers. Otherwise the reason.
+  virtual Status CheckRepeatable() const = 0;
+
   // Null when the budget is in rows.
   virtual const ByteBudget* byte_budget() const = 0;
   // Scores all rows of the layers given together, whatever the budget.

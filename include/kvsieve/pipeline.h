@@ -36,6 +36,19 @@ struct LayerOverride {
   StoreSpec store;
 };
 
+// When rows are dropped. Always after a step's attention: see Cache::Evict.
+struct Schedule {
+  enum class Kind : std::uint8_t {
+    kOnce,      // when the prompt is finished
+    kPerChunk,  // also after each chunk of the prompt: never more than kept rows and one chunk
+    kEvery,     // also after every `tokens` tokens of decode
+  };
+  Kind kind = Kind::kOnce;
+  int tokens = 0;  // kEvery only
+
+  std::string Canonical() const;  // "once", "per_chunk", "every(64)"
+};
+
 enum class NonFinitePolicy : std::uint8_t { kError, kZero };
 
 class Pipeline {
@@ -66,6 +79,7 @@ class Pipeline {
 
   int exact_sinks() const { return exact_sinks_; }  // first rows of a head kept in source precision
   int tail() const { return tail_; }                // last rows of a head kept in source precision
+  const Schedule& schedule() const { return schedule_; }
   NonFinitePolicy nonfinite() const { return nonfinite_; }
 
  private:
@@ -78,6 +92,7 @@ class Pipeline {
   std::vector<LayerOverride> overrides_;
   int exact_sinks_ = 0;
   int tail_ = 0;
+  Schedule schedule_;
   NonFinitePolicy nonfinite_ = NonFinitePolicy::kError;
 };
 

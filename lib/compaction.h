@@ -1,0 +1,50 @@
+// Eviction from a head that is already stored: the rows that stay move, bit by bit, into blocks of
+// their own; nothing is encoded again.
+#ifndef KVSIEVE_LIB_COMPACTION_H_
+#define KVSIEVE_LIB_COMPACTION_H_
+
+#include <span>
+#include <vector>
+
+#include "kvsieve/allocator.h"
+#include "kvsieve/result.h"
+#include "kvsieve/types.h"
+#include "lib/head_store.h"
+
+namespace kvsieve {
+
+// The rows of one head that stay, ready to be swapped in. Preparing is all that can fail.
+class Compaction {
+ public:
+  // keep: increasing positions, each of them stored in `store`.
+  static Result<Compaction> Prepare(Allocator& allocator, const RowShape& shape,
+                                    const HeadStore& store, std::span<const TokenPos> keep);
+  // `store` is the one given to Prepare, unchanged since.
+  void Commit(HeadStore& store);
+
+ private:
+  ExactRows sinks_;
+  std::vector<Tier::Kept> tiers_;
+  ExactRows tail_;
+};
+
+// One side of a stored head in increasing position: what is stored is what is scored.
+class StoredRows final : public RowSource {
+ public:
+  StoredRows(const HeadStore& store, const RowShape& shape, Side side)
+      : store_(store), shape_(shape), side_(side) {}
+  std::int64_t rows() const override { return store_.rows(); }
+  int dim() const override { return shape_.dim(side_); }
+  void ReadRows(RowIndex first, int count, float* out) const override {
+    ReadStoredRows(store_, shape_, side_, first, count, out);
+  }
+
+ private:
+  const HeadStore& store_;
+  const RowShape& shape_;
+  Side side_;
+};
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_LIB_COMPACTION_H_

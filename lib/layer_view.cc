@@ -1,0 +1,48 @@
+#include "lib/layer_view.h"
+
+#include <utility>
+
+#include "lib/compaction.h"
+
+namespace kvsieve {
+
+void LayerView::AddHead(std::unique_ptr<RowSource> keys, std::unique_ptr<RowSource> values,
+                        std::vector<TokenPos> positions) {
+  positions_.push_back(std::move(positions));
+  heads_.push_back({keys.get(), values.get(), positions_.back()});
+  rows_.push_back(std::move(keys));
+  rows_.push_back(std::move(values));
+}
+
+LayerView LayerView::Staged(const LayerState& layer) {
+  LayerView view(layer);
+  for (int head = 0; head < layer.spec.kv_heads; ++head) {
+    const auto side = [&](Side s) {
+      return std::make_unique<StagedRows>(layer.staging, layer.shape, s, head);
+    };
+    view.AddHead(side(Side::kKey), side(Side::kValue), layer.staging.Positions(head));
+  }
+  return view;
+}
+
+LayerView LayerView::Stored(const LayerState& layer) {
+  LayerView view(layer);
+  for (const HeadStore& head : layer.heads) {
+    const auto side = [&](Side s) { return std::make_unique<StoredRows>(head, layer.shape, s); };
+    std::vector<TokenPos> positions(static_cast<std::size_t>(head.rows()));
+    ReadStoredPositions(head, positions.data());
+    view.AddHead(side(Side::kKey), side(Side::kValue), std::move(positions));
+  }
+  return view;
+}
+
+Observation LayerView::Observe() const {
+  Observation observation;
+  observation.layer = layer_->spec;
+  observation.heads = heads_;
+  observation.window_queries = layer_->ring.queries();
+  observation.window_positions = layer_->ring.positions();
+  return observation;
+}
+
+}  // namespace kvsieve

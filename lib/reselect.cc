@@ -1,0 +1,69 @@
+#include "lib/reselect.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "lib/compaction.h"
+#include "lib/layer_view.h"
+
+namespace kvsieve {
+namespace {
+
+Result<LayerDecision> Decide(const ReselectContext& context, const LayerView& view,
+                             std::int64_t* scratch_peak_bytes) {
+  const Observation observation = view.Observe();
+  ScoreScratch scratch;
+  KVS_ASSIGN_OR_RETURN(std::vector<LayerDecision> decisions,
+                       context.evictor.Decide({&observation, 1}, context.parallel, &scratch));
+  *scratch_peak_bytes = std::max(*scratch_peak_bytes, scratch.peak_bytes);
+  return std::move(decisions.front());
+}
+
+// Whether any head loses rows.
+bool Drops(const LayerView& view, const KeepSet& keep) {
+  for (int head = 0; head < keep.kv_heads(); ++head) {
+    if (keep.rows(head) < static_cast<std::int64_t>(view.positions(head).size())) return true;
+  }
+  return false;
+}
+
+void Finish(LayerState& layer, LayerDecision decision) {
+  layer.evicted = true;
+  layer.note = std::move(decision.note);
+}
+
+}  // namespace
+
+Status ReselectStaged(const ReselectContext& context, LayerState& layer,
+                      std::int64_t* scratch_peak_bytes) {
+  const LayerView view = LayerView::Staged(layer);
+  KVS_ASSIGN_OR_RETURN(LayerDecision decision, Decide(context, view, scratch_peak_bytes));
+  if (!Drops(view, decision.keep)) return Status::Ok();
+  KVS_ASSIGN_OR_RETURN(std::vector<ExactRows> kept,
+                       layer.staging.Keep(context.allocator, layer.shape, decision.keep));
+  layer.staging.Replace(std::move(kept));
+  Finish(layer, std::move(decision));
+  return Status::Ok();
+}
+
+Status ReselectStored(const ReselectContext& context, LayerState& layer,
+                      std::int64_t* scratch_peak_bytes) {
+  const LayerView view = LayerView::Stored(layer);
+  KVS_ASSIGN_OR_RETURN(LayerDecision decision, Decide(context, view, scratch_peak_bytes));
+  if (!Drops(view, decision.keep)) return Status::Ok();
+  std::vector<Compaction> compactions;
+  for (std::size_t head = 0; head < layer.heads.size(); ++head) {
+    KVS_ASSIGN_OR_RETURN(Compaction compaction,
+                         Compaction::Prepare(context.allocator, layer.shape, layer.heads[head],
+                                             decision.keep.positions(static_cast<int>(head))));
+    compactions.push_back(std::move(compaction));
+  }
+  for (std::size_t head = 0; head < layer.heads.size(); ++head) {
+    compactions[head].Commit(layer.heads[head]);
+  }
+  Finish(layer, std::move(decision));
+  return Status::Ok();
+}
+
+}  // namespace kvsieve
