@@ -69,9 +69,11 @@ _handler: Callable[[Call], torch.Tensor] | None = None
 
 
 def _entry(base):
-    def attention(module, query, key, value, attention_mask, **options):
+    # kvpress wraps every registered function and hands dropout on by place.
+    def attention(module, query, key, value, attention_mask, dropout=0.0, **options):
         if _handler is None:
             raise RuntimeError("kvsieve_lab attention was called outside of `installed`")
+        options["dropout"] = dropout
         call = Call(module, query, key, value, attention_mask, options, base)
         if options.get("s_aux") is not None:
             raise Unsupported(f"layer {call.layer} has attention sinks (s_aux)")

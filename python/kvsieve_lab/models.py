@@ -1,12 +1,17 @@
 """Models by name: those that packages bring, or any local folder in transformers' format."""
 
+import hashlib
 import importlib.util
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+logging.disable_progress_bar()
 
 
 @dataclass
@@ -15,12 +20,19 @@ class LoadedModel:
     tokenizer: object
     name: str
     license: str
+    begin: tuple[int, ...] = ()  # ids that every prompt starts with
 
     def encode(self, text: str) -> list[int]:
-        """Ids without the mark of a beginning; `begin` has it, where the model wants one."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    begin: tuple[int, ...] = ()
+    @cached_property
+    def identity(self) -> dict:
+        """Name and digest of the weights: what a result depends on."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.contiguous().view(torch.uint8).numpy())
+        return {"name": self.name, "sha256": digest.hexdigest()}
 
 
 def _converted(name: str) -> Path:
