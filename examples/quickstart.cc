@@ -52,14 +52,21 @@ kvsieve::Status Run() {
       0, positions, HeadsView::HeadMajor(queries.data(), kQueryHeads, kTokens, kDim)));
   KVS_RETURN_IF_ERROR(cache.FinishPrefill());
 
-  // One step: every query head attends over the rows that stayed.
-  const kvsieve::TokenPos now = cache.next_position();
-  const auto query = RandomRows(kQueryHeads, 1);
+  // Decode: the new token's own rows first, then every query head attends over all that is stored.
   std::vector<float> out(kQueryHeads * kDim);
   kvsieve::AttendScratch scratch;
-  KVS_RETURN_IF_ERROR(cache.Attend(0, {&now, 1},
-                                   HeadsView::HeadMajor(query.data(), kQueryHeads, 1, kDim), {},
-                                   scratch, out.data(), nullptr));
+  for (int step = 0; step < 3; ++step) {
+    const kvsieve::TokenPos now = cache.next_position();
+    const auto key = RandomRows(kKvHeads, 1);
+    const auto value = RandomRows(kKvHeads, 1);
+    const auto query = RandomRows(kQueryHeads, 1);
+    KVS_RETURN_IF_ERROR(cache.Append(
+        0, kvsieve::Phase::kDecode, HeadsView::HeadMajor(key.data(), kKvHeads, 1, kDim),
+        HeadsView::HeadMajor(value.data(), kKvHeads, 1, kDim), {&now, 1}));
+    KVS_RETURN_IF_ERROR(cache.Attend(0, {&now, 1},
+                                     HeadsView::HeadMajor(query.data(), kQueryHeads, 1, kDim), {},
+                                     scratch, out.data(), nullptr));
+  }
 
   const kvsieve::ByteReport report = cache.Report();
   std::printf("%lld of %lld rows kept, %lld of %lld bytes\n",

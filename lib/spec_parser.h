@@ -1,7 +1,7 @@
 // Text of a pipeline spec -> syntax tree. Knows the grammar and where names may stand, not what
 // the arguments of a stage mean: that is for the stage's factory.
 //
-//   pipeline := [evict] { "|" section }
+//   pipeline := (evict | section) { "|" section }
 //   section  := store { "," option } | option { "," option } | preset
 //   store    := ("k" | "v" | "kv") "=" chain { "," ("k" | "v") "=" chain }
 #ifndef KVSIEVE_LIB_SPEC_PARSER_H_

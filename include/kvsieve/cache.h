@@ -30,7 +30,11 @@
 namespace kvsieve {
 
 // What the rows of an Append are. Never guessed from their number.
-enum class Phase : std::uint8_t { kPrefill, kDecode, kVerify };
+enum class Phase : std::uint8_t {
+  kPrefill,
+  kDecode,
+  kVerify,  // rows that may be rolled back: not in this version, refused
+};
 
 // Where rows appended after FinishPrefill go.
 enum class DecodeRows : std::uint8_t {
@@ -73,7 +77,8 @@ struct LayerReport {
   ByteReport bytes;
   std::vector<ByteReport> heads;  // per KV head; layer-wide memory is in `bytes` only
   std::string requested;          // canonical evictor and store of this layer
-  std::string applied;            // the same, or "none | ..." when nothing was evicted
+  std::string applied;            // the same; "none | ..." or "sliding window | ..." when nothing
+                                  // was evicted by score
   std::string key_path;           // kernel path of K: fused, portable, reference
   std::string value_path;
   std::string note;  // why something did not run; empty otherwise
@@ -96,8 +101,9 @@ class Cache {
   Status Append(int layer_index, Phase phase, const HeadsView& keys, const HeadsView& values,
                 std::span<const TokenPos> positions);
 
-  // Keeps the last post-RoPE, unscaled queries that the scorer needs: [query_heads, n, key_dim].
-  // Independent of how the prompt was cut. After FinishPrefill only with schedule=every(n).
+  // Keeps the last post-RoPE, unscaled queries, as many as the scorer needs (Evictor::needs):
+  // [query_heads, n, key_dim]. Independent of how the prompt was cut. After
+  // FinishPrefill only with schedule=every(n).
   Status Observe(int layer_index, std::span<const TokenPos> positions, const HeadsView& queries);
 
   // Evicts, then encodes what stays. Everything is decided, then all memory is reserved, then

@@ -38,7 +38,7 @@ def compile_headers(prefix, cxx):
 def use_find_package(prefix, source, build, cxx):
     has_eval = (prefix / "include/kvsieve/eval").is_dir()
     run("cmake", "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
-        f"-DCMAKE_CXX_COMPILER={cxx}", "-DCMAKE_CXX_STANDARD=20",
+        f"-DCMAKE_CXX_COMPILER={cxx}",
         f"-DEXPECT_EVAL={'ON' if has_eval else 'OFF'}", stdout=subprocess.DEVNULL)
     run("cmake", "--build", build)
     run(build / "consumer")
