@@ -24,15 +24,7 @@ Status DecodeAppend::Stage(const HeadsView& keys, const HeadsView& values, NonFi
     std::uint8_t* to = copy.data();
     for (int head = 0; head < rows.heads; ++head) {
       for (std::int64_t r = 0; r < rows.rows; ++r, to += row_bytes) {
-        const std::int64_t bad = CopyCountingNonFinite(rows.row(head, r), rows.type, rows.dim, to);
-        if (bad == 0) continue;
-        if (policy == NonFinitePolicy::kError) {
-          return Status(ErrorCode::kNonFinite,
-                        StrCat(side == Side::kKey ? "keys" : "values", ", head ", head, ", row ", r,
-                               ": NaN or Inf (nonfinite=zero counts and clears them)"));
-        }
-        ZeroNonFinite(to, rows.type, rows.dim);
-        zeroed_ += bad;
+        KVS_RETURN_IF_ERROR(CopyCheckedRow(rows, side, head, r, policy, to, &zeroed_));
       }
     }
   }

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "kvsieve/str_cat.h"
+
 namespace kvsieve {
 namespace {
 
@@ -30,8 +32,7 @@ constexpr std::uint32_t kF32Exponent = 0x7F800000U;
 constexpr std::uint16_t kF16Exponent = 0x7C00U;
 constexpr std::uint16_t kBF16Exponent = 0x7F80U;
 
-}  // namespace
-
+// Copies `count` elements and returns how many of them are NaN or Inf.
 std::int64_t CopyCountingNonFinite(const void* from, ElementType type, std::int64_t count,
                                    void* to) {
   switch (type) {
@@ -45,6 +46,7 @@ std::int64_t CopyCountingNonFinite(const void* from, ElementType type, std::int6
   return 0;
 }
 
+// Overwrites NaN and Inf elements with zero, in place.
 void ZeroNonFinite(void* elements, ElementType type, std::int64_t count) {
   switch (type) {
     case ElementType::kF32:
@@ -54,6 +56,22 @@ void ZeroNonFinite(void* elements, ElementType type, std::int64_t count) {
     case ElementType::kBF16:
       return ZeroThem<std::uint16_t, kBF16Exponent>(elements, count);
   }
+}
+
+}  // namespace
+
+Status CopyCheckedRow(const HeadsView& rows, Side side, int head, std::int64_t r,
+                      NonFinitePolicy policy, void* to, std::int64_t* zeroed) {
+  const std::int64_t bad = CopyCountingNonFinite(rows.row(head, r), rows.type, rows.dim, to);
+  if (bad == 0) return Status::Ok();
+  if (policy == NonFinitePolicy::kError) {
+    return Status(ErrorCode::kNonFinite,
+                  StrCat(side == Side::kKey ? "keys" : "values", ", head ", head, ", row ", r,
+                         ": NaN or Inf (nonfinite=zero counts and clears them)"));
+  }
+  ZeroNonFinite(to, rows.type, rows.dim);
+  *zeroed += bad;
+  return Status::Ok();
 }
 
 }  // namespace kvsieve

@@ -4,16 +4,17 @@
 
 #include <cstdint>
 
+#include "kvsieve/codec.h"
+#include "kvsieve/pipeline.h"
+#include "kvsieve/result.h"
 #include "kvsieve/types.h"
 
 namespace kvsieve {
 
-// Copies `count` elements and returns how many of them are NaN or Inf.
-std::int64_t CopyCountingNonFinite(const void* from, ElementType type, std::int64_t count,
-                                   void* to);
-
-// Overwrites NaN and Inf elements with zero, in place.
-void ZeroNonFinite(void* elements, ElementType type, std::int64_t count);
+// Copies row `r` of `head` to `to`. A NaN or Inf in it is an error that names side, head and row,
+// or is set to zero and added to *zeroed.
+Status CopyCheckedRow(const HeadsView& rows, Side side, int head, std::int64_t r,
+                      NonFinitePolicy policy, void* to, std::int64_t* zeroed);
 
 }  // namespace kvsieve
 

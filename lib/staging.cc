@@ -76,15 +76,7 @@ Status Staging::CopyHead(const RowShape& shape, Side side, const HeadsView& rows
                          NonFinitePolicy policy, std::int64_t* zeroed) {
   for (std::int64_t r = 0; r < rows.rows; ++r) {
     auto* to = const_cast<std::uint8_t*>(fresh_row(shape, side, head, rows_ + r));
-    const std::int64_t bad = CopyCountingNonFinite(rows.row(head, r), rows.type, rows.dim, to);
-    if (bad == 0) continue;
-    if (policy == NonFinitePolicy::kError) {
-      return Status(ErrorCode::kNonFinite,
-                    StrCat(side == Side::kKey ? "keys" : "values", ", head ", head, ", row ", r,
-                           ": NaN or Inf (nonfinite=zero counts and clears them)"));
-    }
-    ZeroNonFinite(to, rows.type, rows.dim);
-    *zeroed += bad;
+    KVS_RETURN_IF_ERROR(CopyCheckedRow(rows, side, head, r, policy, to, zeroed));
   }
   return Status::Ok();
 }
