@@ -145,15 +145,17 @@ Result<ScorerFactory> FindScorer(const SpecCall& call) {
 }  // namespace evict
 
 Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call) {
-  KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindScorer(call));
-  ArgReader args(call);
-  evict::Selection selection;
-  evict::ReadSelection(args, &selection);
-  evict::ScorerParts parts = make(args, selection);
-  KVS_RETURN_IF_ERROR(args.Finish());
-  KVS_RETURN_IF_ERROR(evict::CheckBudget(call, selection, parts.scorer->needs().window()));
-  KVS_RETURN_IF_ERROR(evict::CheckParts(call, selection, parts));
-  return evict::ComposeEvictor(std::move(parts), std::move(selection));
+  return NoThrow([&]() -> Result<std::shared_ptr<const Evictor>> {
+    KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindScorer(call));
+    ArgReader args(call);
+    evict::Selection selection;
+    evict::ReadSelection(args, &selection);
+    evict::ScorerParts parts = make(args, selection);
+    KVS_RETURN_IF_ERROR(args.Finish());
+    KVS_RETURN_IF_ERROR(evict::CheckBudget(call, selection, parts.scorer->needs().window()));
+    KVS_RETURN_IF_ERROR(evict::CheckParts(call, selection, parts));
+    return evict::ComposeEvictor(std::move(parts), std::move(selection));
+  });
 }
 
 std::span<const StageInfo> EvictorInfos() { return evict::kInfos; }

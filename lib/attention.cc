@@ -64,7 +64,7 @@ struct WorkerScratch {
     const auto stride = static_cast<std::size_t>(AccumulatorStride(job.layer.value_dim));
     std::size_t used = 0;
     const auto floats = [&](std::size_t count) {
-      auto* at = reinterpret_cast<float*>(memory + used);
+      auto* at = memory == nullptr ? nullptr : reinterpret_cast<float*>(memory + used);
       used += RoundUp(count * sizeof(float));
       return at;
     };
@@ -79,7 +79,7 @@ struct WorkerScratch {
     cut.poison = floats(group);
     cut.rows = floats(kBlockRows * std::max(key_dim, value_dim));
     cut.prepared_bytes = PreparedBytes(job);
-    cut.prepared = memory + used;
+    cut.prepared = memory == nullptr ? nullptr : memory + used;
     used += static_cast<std::size_t>(Tiles(job.layer)) * cut.prepared_bytes;
     if (scratch != nullptr) *scratch = cut;
     return used;

@@ -9,7 +9,6 @@
 #include "kvsieve/str_cat.h"
 #include "lib/cache_impl.h"
 #include "lib/decode_append.h"
-#include "lib/no_throw.h"
 #include "lib/prefill_plan.h"
 #include "lib/reselect.h"
 
@@ -24,6 +23,17 @@ Status WithLayer(const LayerState& layer, Status status) {
 Status CheckIndex(int layer_index, std::size_t layers) {
   if (layer_index >= 0 && static_cast<std::size_t>(layer_index) < layers) return Status::Ok();
   return Status::Invalid(StrCat("layer index ", layer_index, " is outside [0, ", layers, ")"));
+}
+
+// Runs `call(layer)` on one of `layers`; an error gets the layer's name, a refused heap request
+// becomes one.
+template <class Layers, class Call>
+Status OnLayer(Layers& layers, int layer_index, Call&& call) {
+  return NoThrow([&]() -> Status {
+    KVS_RETURN_IF_ERROR(CheckIndex(layer_index, layers.size()));
+    auto& layer = layers[layer_index];
+    return WithLayer(layer, call(layer));
+  });
 }
 
 Status CheckView(std::string_view name, const HeadsView& view, int heads, std::int64_t rows,
@@ -130,9 +140,7 @@ Result<Cache> Cache::Create(std::shared_ptr<const Pipeline> pipeline, std::vecto
 
 Status Cache::Append(int layer_index, Phase phase, const HeadsView& keys, const HeadsView& values,
                      std::span<const TokenPos> positions) {
-  KVS_RETURN_IF_ERROR(CheckIndex(layer_index, impl_->layers.size()));
-  LayerState& layer = impl_->layers[layer_index];
-  const auto append = [&]() -> Status {
+  return OnLayer(impl_->layers, layer_index, [&](LayerState& layer) -> Status {
     const auto n = static_cast<std::int64_t>(positions.size());
     if (phase == Phase::kVerify) {
       return Status::Unsupported("phase verify is not available in this version");
@@ -171,55 +179,46 @@ Status Cache::Append(int layer_index, Phase phase, const HeadsView& keys, const 
     NoteSinks(impl_->pipeline->exact_sinks(), positions, layer);
     if (impl_->finished) layer.since_eviction += n;
     return Status::Ok();
-  };
-  return WithLayer(layer, NoThrow(append));
+  });
 }
 
 Status Cache::Evict(int layer_index) {
-  KVS_RETURN_IF_ERROR(CheckIndex(layer_index, impl_->layers.size()));
-  LayerState& layer = impl_->layers[layer_index];
-  const Schedule& schedule = impl_->pipeline->schedule();
-  const bool per_chunk = schedule.kind == Schedule::Kind::kPerChunk && !impl_->finished;
-  const bool every = schedule.kind == Schedule::Kind::kEvery && impl_->finished &&
-                     layer.since_eviction >= schedule.tokens;
-  if ((!per_chunk && !every) || layer.slides() || layer.tokens == 0) return Status::Ok();
-  return WithLayer(
-      layer, NoThrow([&]() -> Status {
-        const ReselectContext context{*impl_->pipeline->evictor(), *impl_->allocator,
-                                      impl_->workers()};
-        KVS_RETURN_IF_ERROR(per_chunk ? ReselectStaged(context, layer, &impl_->scratch_peak_bytes)
-                                      : ReselectStored(context, layer, &impl_->scratch_peak_bytes));
-        layer.since_eviction = 0;
-        if (layer.evicted) impl_->oldest_exact = layer.next_position;
-        return Status::Ok();
-      }));
+  return OnLayer(impl_->layers, layer_index, [&](LayerState& layer) -> Status {
+    const Schedule& schedule = impl_->pipeline->schedule();
+    const bool per_chunk = schedule.kind == Schedule::Kind::kPerChunk && !impl_->finished;
+    const bool every = schedule.kind == Schedule::Kind::kEvery && impl_->finished &&
+                       layer.since_eviction >= schedule.tokens;
+    if ((!per_chunk && !every) || layer.slides() || layer.tokens == 0) return Status::Ok();
+    const ReselectContext context{*impl_->pipeline->evictor(), *impl_->allocator, impl_->workers()};
+    KVS_RETURN_IF_ERROR(per_chunk ? ReselectStaged(context, layer, &impl_->scratch_peak_bytes)
+                                  : ReselectStored(context, layer, &impl_->scratch_peak_bytes));
+    layer.since_eviction = 0;
+    if (layer.evicted) impl_->oldest_exact = layer.next_position;
+    return Status::Ok();
+  });
 }
 
 Status Cache::Observe(int layer_index, std::span<const TokenPos> positions,
                       const HeadsView& queries) {
-  KVS_RETURN_IF_ERROR(CheckIndex(layer_index, impl_->layers.size()));
-  LayerState& layer = impl_->layers[layer_index];
-  return WithLayer(
-      layer, NoThrow([&]() -> Status {
-        if (impl_->finished && impl_->pipeline->schedule().kind != Schedule::Kind::kEvery) {
-          return Status(ErrorCode::kState,
-                        "observe after FinishPrefill: only schedule=every(n) scores during decode");
-        }
-        KVS_RETURN_IF_ERROR(CheckView("queries", queries, layer.spec.query_heads,
-                                      static_cast<std::int64_t>(positions.size()),
-                                      layer.spec.key_dim));
-        const auto held = layer.ring.positions();
-        KVS_RETURN_IF_ERROR(CheckPositions(positions, held.empty() ? 0 : held.back() + 1));
-        const Evictor* evictor = impl_->pipeline->evictor();
-        const int capacity = evictor != nullptr ? evictor->needs().window_queries : 0;
-        if (capacity == 0 || layer.slides()) return Status::Ok();
-        return layer.ring.Observe(*impl_->allocator, layer.spec, capacity, positions, queries);
-      }));
+  return OnLayer(impl_->layers, layer_index, [&](LayerState& layer) -> Status {
+    if (impl_->finished && impl_->pipeline->schedule().kind != Schedule::Kind::kEvery) {
+      return Status(ErrorCode::kState,
+                    "observe after FinishPrefill: only schedule=every(n) scores during decode");
+    }
+    KVS_RETURN_IF_ERROR(CheckView("queries", queries, layer.spec.query_heads,
+                                  static_cast<std::int64_t>(positions.size()), layer.spec.key_dim));
+    const auto held = layer.ring.positions();
+    KVS_RETURN_IF_ERROR(CheckPositions(positions, held.empty() ? 0 : held.back() + 1));
+    const Evictor* evictor = impl_->pipeline->evictor();
+    const int capacity = evictor != nullptr ? evictor->needs().window_queries : 0;
+    if (capacity == 0 || layer.slides()) return Status::Ok();
+    return layer.ring.Observe(*impl_->allocator, layer.spec, capacity, positions, queries);
+  });
 }
 
 Status Cache::FinishPrefill(std::int64_t scratch_limit_bytes) {
-  if (impl_->finished) return Status(ErrorCode::kState, "FinishPrefill was called before");
   return NoThrow([&]() -> Status {
+    if (impl_->finished) return Status(ErrorCode::kState, "FinishPrefill was called before");
     PrefillPlan plan(*impl_->pipeline, impl_->layers, *impl_->allocator, impl_->workers());
     KVS_RETURN_IF_ERROR(plan.Decide(scratch_limit_bytes));
     KVS_RETURN_IF_ERROR(plan.Reserve());
@@ -254,28 +253,25 @@ void Cache::Clear() {
 Status Cache::Attend(int layer_index, std::span<const TokenPos> query_positions,
                      const HeadsView& queries, const AttendParams& params, AttendScratch& scratch,
                      float* out, float* lse) const {
-  KVS_RETURN_IF_ERROR(CheckIndex(layer_index, impl_->layers.size()));
-  const LayerState& layer = impl_->layers[layer_index];
-  return WithLayer(
-      layer, NoThrow([&]() -> Status {
-        const auto n = static_cast<std::int64_t>(query_positions.size());
-        KVS_RETURN_IF_ERROR(
-            CheckView("queries", queries, layer.spec.query_heads, n, layer.spec.key_dim));
-        if (n > 0 && out == nullptr) return Status::Invalid("attend: out is null");
-        AttendJob job;
-        job.layer = layer.spec;
-        job.layer.scale = params.scale.value_or(layer.spec.scale);
-        job.layer.softcap = params.softcap.value_or(layer.spec.softcap);
-        job.layer.sliding_window = params.sliding_window.value_or(layer.spec.sliding_window);
-        KVS_RETURN_IF_ERROR(job.layer.Validate());
-        job.shape = layer.shape;
-        job.queries = queries;
-        job.query_positions = query_positions;
-        job.heads = layer.heads;
-        if (!impl_->finished) job.staging = &layer.staging;
-        Parallel& parallel = params.parallel != nullptr ? *params.parallel : scratch.impl_->serial;
-        return kvsieve::Attend(job, parallel, scratch.impl_->memory, out, lse);
-      }));
+  return OnLayer(impl_->layers, layer_index, [&](const LayerState& layer) -> Status {
+    const auto n = static_cast<std::int64_t>(query_positions.size());
+    KVS_RETURN_IF_ERROR(
+        CheckView("queries", queries, layer.spec.query_heads, n, layer.spec.key_dim));
+    if (n > 0 && out == nullptr) return Status::Invalid("attend: out is null");
+    AttendJob job;
+    job.layer = layer.spec;
+    job.layer.scale = params.scale.value_or(layer.spec.scale);
+    job.layer.softcap = params.softcap.value_or(layer.spec.softcap);
+    job.layer.sliding_window = params.sliding_window.value_or(layer.spec.sliding_window);
+    KVS_RETURN_IF_ERROR(job.layer.Validate());
+    job.shape = layer.shape;
+    job.queries = queries;
+    job.query_positions = query_positions;
+    job.heads = layer.heads;
+    if (!impl_->finished) job.staging = &layer.staging;
+    Parallel& parallel = params.parallel != nullptr ? *params.parallel : scratch.impl_->serial;
+    return kvsieve::Attend(job, parallel, scratch.impl_->memory, out, lse);
+  });
 }
 
 int Cache::layers() const { return static_cast<int>(impl_->layers.size()); }

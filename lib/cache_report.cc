@@ -70,42 +70,45 @@ ByteReport Cache::Report() const {
 
 Status Cache::Gather(int layer_index, int head, std::span<TokenPos> positions,
                      std::span<float> keys, std::span<float> values) const {
-  if (layer_index < 0 || layer_index >= layers()) {
-    return Status::Invalid(StrCat("layer index ", layer_index, " is outside [0, ", layers(), ")"));
-  }
-  const LayerState& layer = impl_->layers[layer_index];
-  if (head < 0 || head >= layer.spec.kv_heads) {
-    return Status::Invalid(StrCat("head ", head, " is outside [0, ", layer.spec.kv_heads, ")"));
-  }
-  const std::int64_t n = rows(layer_index, head);
-  const auto fits = [&](std::size_t size, int dim) {
-    return size == 0 || size == static_cast<std::size_t>(n * dim);
-  };
-  if (!fits(positions.size(), 1) || !fits(keys.size(), layer.spec.key_dim) ||
-      !fits(values.size(), layer.spec.value_dim)) {
-    return Status::Invalid(StrCat("gather: spans must be empty or hold all ", n, " rows"));
-  }
-  const auto gather = [&](Side side, std::span<float> out) {
-    const int dim = layer.shape.dim(side);
-    for (RowIndex first = 0; !out.empty() && first < n; first += kBlockRows) {
-      const auto count = static_cast<int>(std::min<std::int64_t>(kBlockRows, n - first));
-      float* to = out.data() + first * dim;
-      if (impl_->finished) {
-        ReadStoredRows(layer.heads[head], layer.shape, side, first, count, to);
-      } else {
-        layer.staging.ReadRows(layer.shape, side, head, first, count, to);
-      }
+  return NoThrow([&]() -> Status {
+    if (layer_index < 0 || layer_index >= layers()) {
+      return Status::Invalid(
+          StrCat("layer index ", layer_index, " is outside [0, ", layers(), ")"));
     }
-  };
-  gather(Side::kKey, keys);
-  gather(Side::kValue, values);
-  if (!positions.empty() && impl_->finished) {
-    ReadStoredPositions(layer.heads[head], positions.data());
-  } else if (!positions.empty()) {
-    const std::vector<TokenPos> staged = layer.staging.Positions(head);
-    std::copy(staged.begin(), staged.end(), positions.begin());
-  }
-  return Status::Ok();
+    const LayerState& layer = impl_->layers[layer_index];
+    if (head < 0 || head >= layer.spec.kv_heads) {
+      return Status::Invalid(StrCat("head ", head, " is outside [0, ", layer.spec.kv_heads, ")"));
+    }
+    const std::int64_t n = rows(layer_index, head);
+    const auto fits = [&](std::size_t size, int dim) {
+      return size == 0 || size == static_cast<std::size_t>(n * dim);
+    };
+    if (!fits(positions.size(), 1) || !fits(keys.size(), layer.spec.key_dim) ||
+        !fits(values.size(), layer.spec.value_dim)) {
+      return Status::Invalid(StrCat("gather: spans must be empty or hold all ", n, " rows"));
+    }
+    const auto gather = [&](Side side, std::span<float> out) {
+      const int dim = layer.shape.dim(side);
+      for (RowIndex first = 0; !out.empty() && first < n; first += kBlockRows) {
+        const auto count = static_cast<int>(std::min<std::int64_t>(kBlockRows, n - first));
+        float* to = out.data() + first * dim;
+        if (impl_->finished) {
+          ReadStoredRows(layer.heads[head], layer.shape, side, first, count, to);
+        } else {
+          layer.staging.ReadRows(layer.shape, side, head, first, count, to);
+        }
+      }
+    };
+    gather(Side::kKey, keys);
+    gather(Side::kValue, values);
+    if (!positions.empty() && impl_->finished) {
+      ReadStoredPositions(layer.heads[head], positions.data());
+    } else if (!positions.empty()) {
+      const std::vector<TokenPos> staged = layer.staging.Positions(head);
+      std::copy(staged.begin(), staged.end(), positions.begin());
+    }
+    return Status::Ok();
+  });
 }
 
 }  // namespace kvsieve

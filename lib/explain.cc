@@ -6,7 +6,6 @@
 
 #include "kvsieve/pipeline.h"
 #include "kvsieve/str_cat.h"
-#include "lib/no_throw.h"
 #include "lib/spec_call_parser.h"
 #include "lib/spec_names.h"
 

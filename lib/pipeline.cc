@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "kvsieve/str_cat.h"
-#include "lib/no_throw.h"
 #include "lib/spec_parser.h"
 
 namespace kvsieve {

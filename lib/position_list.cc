@@ -107,8 +107,9 @@ Status PositionList::Reserve(Allocator& allocator, std::span<const TokenPos> mor
   const std::int64_t rows = rows_ + static_cast<std::int64_t>(more.size());
   const TokenPos last = more.back();
   const auto grow = [&](Store& store, std::int64_t used_body, std::int64_t used_marks) -> Status {
-    KVS_RETURN_IF_ERROR(store.body.Grow(allocator,
-                                        static_cast<std::size_t>(store.body_bytes(rows, last)),
+    // A bitmap that loses its gaps becomes a run in place, so there is always room for one.
+    const std::int64_t body = std::max(store.body_bytes(rows, last), kPositionBytes);
+    KVS_RETURN_IF_ERROR(store.body.Grow(allocator, static_cast<std::size_t>(body),
                                         static_cast<std::size_t>(used_body)));
     return store.marks.Grow(allocator, static_cast<std::size_t>(store.mark_bytes(rows)),
                             static_cast<std::size_t>(used_marks));

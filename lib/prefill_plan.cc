@@ -142,7 +142,9 @@ Status PrefillPlan::ReserveLayer(const LayerState& layer, LayerPlan& plan) {
   }
   std::vector<Status> learnt(kv_heads);
   ParallelFor(parallel_, layer.spec.kv_heads, [&](std::int64_t head, int) {
-    learnt[head] = LearnHead(layer, static_cast<int>(head), plan.heads[head], plan.stores[head]);
+    learnt[head] = NoThrow([&] {
+      return LearnHead(layer, static_cast<int>(head), plan.heads[head], plan.stores[head]);
+    });
   });
   for (std::size_t head = 0; head < kv_heads; ++head) {
     KVS_RETURN_IF_ERROR(std::move(learnt[head]));

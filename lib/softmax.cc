@@ -20,13 +20,20 @@ using V = hn::Vec<D>;
 
 constexpr float kMinusInf = -__builtin_inff();
 
-// cap * tanh(x / cap), through exp(-2|x| / cap) so that only exp of non-positive numbers is needed.
+// cap * tanh(y), y = x / cap, through exp(-2|y|) so that only exp of non-positive numbers is
+// needed. That cancels for small y; there tanh(y) / y = 1 - y^2/3 + 2y^4/15 - 17y^6/315, off by
+// less than 62/2835 0.2^8 = 6e-8, and a cap that is far away leaves x as it is.
 HWY_INLINE V SoftCap(D d, V x, V cap, V inverse_cap) {
   const V y = hn::Mul(x, inverse_cap);
+  const V square = hn::Mul(y, y);
+  V near = hn::MulAdd(square, hn::Set(d, -17.0F / 315.0F), hn::Set(d, 2.0F / 15.0F));
+  near = hn::MulAdd(square, near, hn::Set(d, -1.0F / 3.0F));
+  near = hn::Mul(x, hn::MulAdd(square, near, hn::Set(d, 1.0F)));
   const V e = ExpNonPositive(d, hn::Mul(hn::Abs(y), hn::Set(d, -2.0F)));
   const V one = hn::Set(d, 1.0F);
   const V magnitude = hn::Div(hn::Sub(one, e), hn::Add(one, e));
-  return hn::Mul(cap, hn::CopySignToAbs(magnitude, x));
+  const V far = hn::Mul(cap, hn::CopySignToAbs(magnitude, x));
+  return hn::IfThenElse(hn::Lt(square, hn::Set(d, 0.2F * 0.2F)), near, far);
 }
 
 // Adds the bias, caps, and blanks rows from `rows` on; returns the maximum.

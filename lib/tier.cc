@@ -41,8 +41,12 @@ Status Tier::ReserveStats(Allocator& allocator) {
 
 Status Tier::Learn(const RowSource& keys, const RowSource& values) {
   float* learnt = stats_.As<float>();
-  KVS_RETURN_IF_ERROR(store_->key->Learn(keys, learnt));
-  return store_->value->Learn(values, learnt + store_->key->stats_floats());
+  const auto named = [](std::string_view side, Status status) {
+    if (status.ok()) return status;
+    return Status(status.error().code, StrCat(side, ", of the rows kept ", status.message()));
+  };
+  KVS_RETURN_IF_ERROR(named("keys", store_->key->Learn(keys, learnt)));
+  return named("values", store_->value->Learn(values, learnt + store_->key->stats_floats()));
 }
 
 Result<Tier::Block> Tier::NewBlock(Allocator& allocator, int capacity_rows) const {

@@ -102,35 +102,39 @@ Result<ResolvedChain> Resolve(std::span<const SpecCall> calls) {
 
 Result<std::shared_ptr<const Chain>> MakeChain(std::span<const SpecCall> chain, int dim,
                                                Side side) {
-  KVS_ASSIGN_OR_RETURN(const quant::ResolvedChain resolved, quant::Resolve(chain));
-  if (dim < 1 || dim > quant::kMaxDim) {
-    return Status::Invalid(StrCat("dim ", dim, " is outside [1, ", quant::kMaxDim, "]"));
-  }
-  std::vector<std::shared_ptr<const Transform>> transforms;
-  for (const auto& [entry, call] : resolved.transforms) {
-    KVS_ASSIGN_OR_RETURN(auto transform, entry->make(*call, dim));
-    transforms.push_back(std::move(transform));
-  }
-  KVS_ASSIGN_OR_RETURN(auto codec, resolved.codec->make(*resolved.codec_call, dim, side));
-  if (resolved.codec->make_rotation != nullptr) {
-    KVS_ASSIGN_OR_RETURN(auto rotation, resolved.codec->make_rotation(*resolved.codec_call, dim));
-    transforms.push_back(std::move(rotation));
-  }
-  return std::shared_ptr<const Chain>(
-      std::make_shared<Chain>(std::move(transforms), std::move(codec)));
+  return NoThrow([&]() -> Result<std::shared_ptr<const Chain>> {
+    KVS_ASSIGN_OR_RETURN(const quant::ResolvedChain resolved, quant::Resolve(chain));
+    if (dim < 1 || dim > quant::kMaxDim) {
+      return Status::Invalid(StrCat("dim ", dim, " is outside [1, ", quant::kMaxDim, "]"));
+    }
+    std::vector<std::shared_ptr<const Transform>> transforms;
+    for (const auto& [entry, call] : resolved.transforms) {
+      KVS_ASSIGN_OR_RETURN(auto transform, entry->make(*call, dim));
+      transforms.push_back(std::move(transform));
+    }
+    KVS_ASSIGN_OR_RETURN(auto codec, resolved.codec->make(*resolved.codec_call, dim, side));
+    if (resolved.codec->make_rotation != nullptr) {
+      KVS_ASSIGN_OR_RETURN(auto rotation, resolved.codec->make_rotation(*resolved.codec_call, dim));
+      transforms.push_back(std::move(rotation));
+    }
+    return std::shared_ptr<const Chain>(
+        std::make_shared<Chain>(std::move(transforms), std::move(codec)));
+  });
 }
 
 Result<ChainOutline> OutlineChain(std::span<const SpecCall> chain) {
-  KVS_ASSIGN_OR_RETURN(const quant::ResolvedChain resolved, quant::Resolve(chain));
-  ChainOutline outline;
-  for (const auto& [entry, call] : resolved.transforms) {
-    KVS_ASSIGN_OR_RETURN(const std::string text, entry->outline(*call));
-    outline.canonical += text + '+';
-    outline.wants_exact_sinks = outline.wants_exact_sinks || entry->wants_exact_sinks;
-  }
-  KVS_ASSIGN_OR_RETURN(const std::string text, resolved.codec->outline(*resolved.codec_call));
-  outline.canonical += text;
-  return outline;
+  return NoThrow([&]() -> Result<ChainOutline> {
+    KVS_ASSIGN_OR_RETURN(const quant::ResolvedChain resolved, quant::Resolve(chain));
+    ChainOutline outline;
+    for (const auto& [entry, call] : resolved.transforms) {
+      KVS_ASSIGN_OR_RETURN(const std::string text, entry->outline(*call));
+      outline.canonical += text + '+';
+      outline.wants_exact_sinks = outline.wants_exact_sinks || entry->wants_exact_sinks;
+    }
+    KVS_ASSIGN_OR_RETURN(const std::string text, resolved.codec->outline(*resolved.codec_call));
+    outline.canonical += text;
+    return outline;
+  });
 }
 
 std::span<const StageInfo> CodecInfos() {

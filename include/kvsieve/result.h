@@ -1,5 +1,5 @@
-// Errors as values. No function of kvsieve throws, prints or aborts: what can fail returns a
-// Status, or a Result holding a value.
+// Errors as values. No function of kvsieve prints or aborts, and none throws that returns a Status,
+// or a Result holding a value; those that return plain text or reports may throw std::bad_alloc.
 //
 // Messages are one line and name the value, the limit and the option, for example
 //   budget 16 is smaller than sinks 4 + window 32 (option budget)
@@ -8,6 +8,7 @@
 
 #include <cassert>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,8 +34,7 @@ struct Error {
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(ErrorCode code, std::string message)
-      : error_(std::make_unique<Error>(Error{code, std::move(message)})) {}
+  Status(ErrorCode code, std::string message) : error_(new Error{code, std::move(message)}) {}
 
   static Status Ok() { return {}; }
   static Status Invalid(std::string message) {
@@ -44,13 +44,30 @@ class [[nodiscard]] Status {
     return {ErrorCode::kUnsupported, std::move(message)};
   }
 
+  // The heap refused: an error that needs no memory itself.
+  static Status HeapExhausted() {
+    Status status;
+    status.error_.reset(&SharedHeapError());
+    return status;
+  }
+
   bool ok() const { return error_ == nullptr; }
   // Precondition of both: !ok().
   const Error& error() const { return *error_; }
   const std::string& message() const { return error_->message; }
 
  private:
-  std::unique_ptr<Error> error_;
+  static Error& SharedHeapError() {
+    static Error error{ErrorCode::kOutOfMemory, "out of memory"};  // short enough for no heap
+    return error;
+  }
+  struct Delete {
+    void operator()(Error* error) const {
+      if (error != &SharedHeapError()) delete error;
+    }
+  };
+
+  std::unique_ptr<Error, Delete> error_;
 };
 
 // A T, or the Error that says why there is none.
@@ -78,6 +95,17 @@ class [[nodiscard]] Result {
   std::optional<T> value_;
   Status status_;
 };
+
+// Calls `call`, which returns a Status or a Result, and turns a refused heap request into an error.
+// Bookkeeping lives in standard containers; row memory comes from the Allocator and never throws.
+template <class Call>
+auto NoThrow(Call&& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Status::HeapExhausted();
+  }
+}
 
 }  // namespace kvsieve
 

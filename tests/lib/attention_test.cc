@@ -16,10 +16,13 @@ namespace {
 using cache_test::Attended;
 using cache_test::MakeLayer;
 using cache_test::MakePrompt;
+using cache_test::MustAppend;
 using cache_test::MustAttend;
 using cache_test::MustCreate;
+using cache_test::OnEveryTarget;
 using cache_test::Positions;
 using cache_test::Prompt;
+using cache_test::UniformRows;
 
 // f32 rows are attended in f32: 64 dims * 2^-24 * sum|q k| scale (below 24) stays under 1e-4.
 constexpr double kF32 = 1e-4;
@@ -78,6 +81,28 @@ TEST(Attention, OverridesOfScaleSoftcapAndWindowReplaceTheLayers) {
   ExpectOracle(cache, other, prompt, {299, 150, 400}, params);
   params.softcap = other.softcap = 0.0F;
   ExpectOracle(cache, other, prompt, {299, 150, 400}, params);
+}
+
+// cap * tanh(x / cap) is x to within x^3 / (3 cap^2): a cap far above the logits changes nothing.
+TEST(Attention, AFarSoftcapLeavesLogitsAsTheyAre) {
+  const Prompt prompt = MakePrompt(MakeLayer(4, 2, 64, 64), 100, 31);
+  const std::vector<float> queries = UniformRows(4 * 64, 32);
+  Cache cache = MustCreate("none | kv=f16", {prompt.layer});
+  MustAppend(cache, 0, prompt);
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  const std::vector<TokenPos> position = {100};
+  OnEveryTarget([&] {
+    const Attended plain = MustAttend(cache, 0, queries, position);
+    for (const float cap : {1e5F, 1e8F, 1e20F, 3e38F}) {
+      AttendParams params;
+      params.softcap = cap;
+      const Attended capped = MustAttend(cache, 0, queries, position, params);
+      for (std::size_t i = 0; i < plain.out.size(); ++i) {
+        // Logits of |x| < 10 move by less than 10^3 / 3e10, and by f32 rounding of a product.
+        ASSERT_NEAR(capped.out[i], plain.out[i], 1e-5) << cap;
+      }
+    }
+  });
 }
 
 TEST(Attention, SoftcapComesAfterTheMeanIsAddedBack) {

@@ -20,6 +20,25 @@ using cache_test::StateOf;
 using cache_test::TestAllocator;
 using cache_test::WithReserve;
 
+// Positions 10, 12 take a bitmap of one byte; when 10 leaves the tail, 12 and 13 are a run, which
+// takes a whole position.
+TEST(CacheFaults, ABitmapThatBecomesARunStaysInItsMemory) {
+  TestAllocator allocator;
+  CacheOptions options;
+  options.allocator = &allocator;
+  Cache cache = MustCreate("none | kv=f16 | tail=2", {MakeLayer(1, 1, 1, 1)}, options);
+  const std::vector<float> row(2, 1.0F);
+  const auto append = [&](Phase phase, const std::vector<TokenPos>& positions) {
+    const auto rows = static_cast<std::int64_t>(positions.size());
+    const HeadsView view = HeadsView::HeadMajor(row.data(), 1, rows, 1);
+    return cache.Append(0, phase, view, view, positions);
+  };
+  ASSERT_TRUE(append(Phase::kPrefill, {10, 12}).ok());
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  ASSERT_TRUE(append(Phase::kDecode, {13}).ok());
+  EXPECT_EQ(cache.Report().resident_bytes(), allocator.live_bytes);
+}
+
 // The call fails with a message that holds every part, on one line, and leaves the cache alone.
 void ExpectRefused(const Cache& cache, const std::function<Status()>& call, ErrorCode code,
                    const std::vector<std::string>& parts) {

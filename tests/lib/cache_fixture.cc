@@ -299,6 +299,10 @@ std::string StateOf(const Cache& cache, WithReserve reserve) {
   return state;
 }
 
+// Behind what was asked for, to see writes past it.
+constexpr std::size_t kGuardBytes = 16;
+constexpr std::uint8_t kGuard = 0xA5;
+
 void* TestAllocator::Allocate(std::size_t bytes) {
   EXPECT_GT(bytes, 0U);
   if (fail_at == 0) {  // and everything after it, until the test says otherwise
@@ -306,16 +310,21 @@ void* TestAllocator::Allocate(std::size_t bytes) {
     return nullptr;
   }
   if (fail_at > 0) --fail_at;
-  const std::size_t rounded = (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+  const std::size_t guarded = bytes + kGuardBytes;
+  const std::size_t rounded = (guarded + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
   void* memory = std::aligned_alloc(kBlockAlignment, rounded);
   if (memory == nullptr) return nullptr;
   std::memset(memory, 0, bytes);
+  std::memset(static_cast<std::uint8_t*>(memory) + bytes, kGuard, kGuardBytes);
   live_bytes += static_cast<std::int64_t>(bytes);
   peak_bytes = std::max(peak_bytes, live_bytes);
   return memory;
 }
 
 void TestAllocator::Deallocate(void* memory, std::size_t bytes) {
+  const auto* guard = static_cast<const std::uint8_t*>(memory) + bytes;
+  EXPECT_TRUE(std::all_of(guard, guard + kGuardBytes, [](std::uint8_t b) { return b == kGuard; }))
+      << "written past the " << bytes << " bytes that were asked for";
   live_bytes -= static_cast<std::int64_t>(bytes);
   std::free(memory);
 }
