@@ -1,19 +1,23 @@
 """Checks every #include of every C++ file against the arrows of docs/architecture.md.
 
     layers.py SOURCE_DIR        exit 1 and one line per include that points the wrong way
-    layers.py --self-test       each rule catches a file that breaks it
+    layers.py --self-test       each rule catches a file that breaks it, however it is written
 
 A file belongs to the first zone whose pattern matches its path. A zone lists what its files may
 include; anything else is an error, so a new folder or a new dependency is a decision made here.
 """
 
+import bisect
 import fnmatch
 import pathlib
 import re
 import sys
+import tempfile
 
-SOURCE_DIRS = ["include", "lib", "quant", "evict", "tests", "bench", "tools", "examples", "python"]
-SUFFIXES = {".h", ".cc", ".c", ".hpp", ".cpp", ".hh"}
+# Whatever a compiler may be given or an #include may name. A file of our own with another suffix
+# cannot be included, so nothing is included unread.
+SUFFIXES = set(".h .hh .hpp .hxx .h++ .c .cc .cpp .cxx .c++ .inc .inl .ipp .tcc .tpp .txx .def .x "
+               ".ixx .cppm .cu .cuh .m .mm .s".split())
 
 # Packages, told by the beginning of the included name.
 PACKAGES = {
@@ -71,10 +75,18 @@ ZONES = [
 ]
 
 # HWY_TARGET_INCLUDE names the file that foreach_target.h includes again: an include by other means.
-INCLUDE = re.compile(
-    r'^\s*#\s*(?:include\s*(?P<computed>[A-Za-z_]\w*)|(?:include|define\s+HWY_TARGET_INCLUDE)'
-    r'\s*(?P<open>[<"])(?P<name>[^>"]+)[>"])')
-COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+# %: is # by another spelling; `import` takes headers too.
+DIRECTIVE = re.compile(
+    r"\s*(?:(?:#|%:)\s*(?:include|include_next|import|define\s+HWY_TARGET_INCLUDE)\b"
+    r'|(?:export\s+)?import\b(?=\s*[<"]))(?P<target>.*)', re.DOTALL)
+TARGET = re.compile(r'"(?P<quoted>[^"]+)"|<(?P<angled>[^>]+)>')
+SPLICE = re.compile(r"\\[ \t]*\r?\n")
+# Words and numbers are tokens so that neither 1'000 nor uR"( is cut in the middle.
+TOKEN = re.compile(r"""(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))
+                     |(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]*)\(.*?\)(?P=mark)")
+                     |(?P<newline>\n)
+                     |\d(?:'?[\w.])*|\w+|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|.""",
+                   re.DOTALL | re.VERBOSE)
 
 
 def matches(name, patterns):
@@ -93,16 +105,45 @@ def package_of(name):
     return None
 
 
+def logical_lines(text):
+    """Yields (number, line) as the preprocessor sees them: continued lines joined, comments a
+    space, raw strings empty. The number is that of the line's first character."""
+    pieces = SPLICE.split(text)
+    splices, length = [], 0  # places in the joined text where a line ended
+    for piece in pieces[:-1]:
+        length += len(piece)
+        splices.append(length)
+    joined = "".join(pieces)
+
+    def number_at(place):
+        return joined.count("\n", 0, place) + bisect.bisect_right(splices, place) + 1
+
+    line, start = "", 0
+    for token in TOKEN.finditer(joined):
+        if token["newline"]:
+            yield number_at(start), line
+            line, start = "", token.end()
+        elif token["comment"]:
+            line += " "
+        else:
+            line += '""' if token["raw"] else token.group()
+    yield number_at(start), line
+
+
 def included_names(path, text):
-    """Yields (line number, name); the name of a computed include is None."""
+    """Yields (line number, name); the name is None when it cannot be told."""
     folder = path.rpartition("/")[0]
-    text = COMMENT.sub(lambda m: "\n" * m.group().count("\n"), text)
-    for number, line in enumerate(text.splitlines(), 1):
-        found = INCLUDE.match(line)
-        if found and found["open"] == '"' and "/" not in found["name"]:
-            yield number, f"{folder}/{found['name']}"  # a neighbour
-        elif found:
-            yield number, found["name"]
+    for number, line in logical_lines(text):
+        directive = DIRECTIVE.match(line)
+        if not directive:
+            continue
+        target = TARGET.fullmatch(directive["target"].strip())
+        if target is None:
+            yield number, None
+        elif target["quoted"] and "/" not in target["quoted"]:
+            yield number, f"{folder}/{target['quoted']}"  # a neighbour
+        else:
+            yield number, target["quoted"] or target["angled"]
 
 
 def complaint(path, name):
@@ -113,6 +154,8 @@ def complaint(path, name):
     zone_pattern, own, packages = zone
     if name is None:
         return "an include through a macro cannot be checked"
+    if "\\" in name or {"", ".", ".."} & set(name.split("/")):
+        return "a path has one spelling: from the root of the sources, without . and .."
     package = package_of(name)
     if package is not None:
         return None if package in packages else f"{zone_pattern} must not use {package}"
@@ -120,7 +163,13 @@ def complaint(path, name):
         return None if "loud" in packages else f"{zone_pattern} must not use <{name}>"
     if ("/" not in name and "." not in name) or name in C_STD:
         return None  # the standard library
-    return None if matches(name, own) else f"{zone_pattern} must not include it"
+    if not matches(name, own):
+        return f"{zone_pattern} must not include it"
+    return None if is_source(name) else "a file of this suffix is not checked"
+
+
+def is_source(name):
+    return pathlib.PurePosixPath(name).suffix.lower() in SUFFIXES
 
 
 def check(files):
@@ -136,8 +185,17 @@ def check(files):
 
 
 def read_tree(root):
-    paths = (p for d in SOURCE_DIRS for p in (root / d).rglob("*") if p.suffix in SUFFIXES)
-    return {p.relative_to(root).as_posix(): p.read_text(encoding="utf-8") for p in paths}
+    """All sources below `root`, in whatever folder, but for hidden and build folders."""
+    files = {}
+    for top in root.iterdir():
+        if top.name.startswith(".") or top.name == "build" or top.name.startswith("build-"):
+            continue
+        for path in top.rglob("*") if top.is_dir() else [top]:
+            if is_source(path.name) and path.is_file():
+                # Not all that a package brings need be UTF-8; what matters here is.
+                text = path.read_text(encoding="utf-8", errors="replace")
+                files[path.relative_to(root).as_posix()] = text
+    return files
 
 
 # path, one line that must be caught there.
@@ -174,6 +232,31 @@ VIOLATIONS = [
     ("tools/main.cc", '#include "quant/int8.h"'),
     ("examples/a.cc", '#include "lib/cache_impl.h"'),
     ("vendor/a.h", "#include <vector>"),
+    # Other spellings of the same.
+    ("quant/int8.cc", '#include "quant/../evict/topk.h"'),
+    ("quant/int8.cc", '#include "quant/./int8.h"'),
+    ("quant/int8.cc", '#include "../evict/topk.h"'),
+    ("quant/int8.cc", '#include "/usr/include/hwy/highway.h"'),
+    ("quant/int8.cc", "#include <sys//mman.h>"),
+    ("quant/int8.cc", '#include "quant/table.txt"'),
+    ("quant/table.inc", '#include "evict/topk.h"'),
+    ("quant/table.INL", '#include "evict/topk.h"'),
+    ("quant/int8.cc", '#include \\\n  "evict/topk.h"'),
+    ("quant/int8.cc", '#inc\\  \nlude "evict/topk.h"'),
+    ("quant/int8.cc", '#import "evict/topk.h"'),
+    ("quant/int8.cc", '#include_next "evict/topk.h"'),
+    ("quant/int8.cc", '%:include "evict/topk.h"'),
+    ("quant/int8.cc", "import <iostream>;"),
+    ("quant/int8.cc", '/**/ # /**/ include /*\n*/ "evict/topk.h"  // why'),
+    ("quant/int8.cc", '#include "evict/topk.h" junk'),
+]
+# path, text whose third line must be caught.
+HIDDEN = [
+    ("quant/int8.cc", 'const char* a = "/*";\n\n#include "evict/topk.h"\nconst char* b = "*/";'),
+    ("quant/int8.cc", "char a = '\"'; int b = 1'000;\n\n#include \"evict/topk.h\"\nchar c = '\"';"),
+    ("quant/int8.cc", 'auto a = R"x(\n/*)x";\n#include "evict/topk.h"\n// */'),
+    ("quant/int8.cc", '#define A \\\n  1\n#include "evict/topk.h"'),
+    ("quant/int8.cc", '// this goes on \\\n#include "quant/int8.h"\n#include "evict/topk.h"'),
 ]
 CLEAN = [
     ("include/kvsieve/a.h", '#include <vector>\n#include "kvsieve/types.h"'),
@@ -184,6 +267,9 @@ CLEAN = [
     ("lib/cache.cc", '#include <sys/mman.h>\n#include "evict/topk.h"'),
     ("lib/eval/report.cc", "#include <nlohmann/json.hpp>\n#include <xtensor/xview.hpp>"),
     ("quant/int8.cc", '// #include "evict/topk.h"\n/*\n#include <iostream>\n*/'),
+    ("quant/int8.cc", 'auto a = R"(\n#include "evict/topk.h"\n)";'),
+    ("quant/int8.cc", '// on \\\n#include "evict/topk.h"'),
+    ("quant/int8.cc", "const char* import = \"\";\nint a = import < 3;"),
 ]
 
 
@@ -191,10 +277,21 @@ def self_test():
     for path, line in VIOLATIONS:
         _, errors = check({path: f"// A file.\n{line}\n"})
         assert len(errors) == 1 and errors[0].startswith(f"{path}:2: "), (path, line, errors)
+    for path, text in HIDDEN:
+        _, errors = check({path: text})
+        assert len(errors) == 1 and errors[0].startswith(f"{path}:3: "), (path, text, errors)
     for path, text in CLEAN:
         _, errors = check({path: text})
         assert not errors, (path, errors)
-    print(f"layers: {len(VIOLATIONS)} violations caught, {len(CLEAN)} clean files passed")
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name in ["lib/a.cc", "quant/deep/b.inc", "new/c.H", "d.cpp", "build/e.cc", ".git/f.h",
+                     "docs/g.md"]:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
+        assert set(read_tree(root)) == {"lib/a.cc", "quant/deep/b.inc", "new/c.H", "d.cpp"}
+    caught = len(VIOLATIONS) + len(HIDDEN)
+    print(f"layers: {caught} violations caught, {len(CLEAN)} clean files passed")
 
 
 def main(argument):

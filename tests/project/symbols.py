@@ -5,8 +5,8 @@
 
 Reads the undefined symbols of a Release build: what the core asks of others. Catching is allowed
 (the core turns std::bad_alloc into kOutOfMemory at its boundary), starting an exception is not.
-Two things look in an object file just as the containers' own code does, `throw;` and `.at()`: for
-those it reads the source.
+Two things look in an object file just as the containers' own code does, `throw;` and `.at()`, and
+a trap is an instruction without a symbol: for those it reads the source.
 """
 
 import pathlib
@@ -35,7 +35,7 @@ FORBIDDEN = {
               r"|_Unwind_(RaiseException|Resume_or_Rethrow)\b"
               r"|std::(__throw_\w+|rethrow_\w+|__exception_ptr::\w+)",
     "prints": r"_*v?[fd]?w?printf(_chk)?$|_*(puts|fputs|fputc|putc|putchar|fwrite|perror)(_unlocked)?$"
-              r"|(stdout|stderr)$|std::(w?cout|w?cerr|w?clog)$"
+              r"|p?writev?(64)?$|syscall$|(stdout|stderr)$|std::(w?cout|w?cerr|w?clog)$"
               r"|std::(ios_base|ostream|basic_ostream|__ostream_insert|basic_streambuf)\b"
               r"|std::__cxx11::basic_\w*stringstream",
     "aborts": r"(abort|exit|_exit|_Exit|quick_exit|raise|__assert_fail|__assert|__fortify_fail"
@@ -48,7 +48,8 @@ FORBIDDEN = {kind: re.compile(pattern) for kind, pattern in FORBIDDEN.items()}
 CORE = ["include/kvsieve", "lib", "quant", "evict"]
 NOT_CORE = ["lib/eval", "include/kvsieve/eval", "include/kvsieve/xtensor.h"]
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
-WORDS = re.compile(r"\bthrow\b|(?:\.|->)at\s*\(")
+WORDS = re.compile(r"\bthrow\b|(?:\.|->)at\s*\("
+                   r"|\b__builtin_(?:verbose_trap|trap|debugtrap|abort)\b|\b__debugbreak\b")
 
 
 def judge(symbol):
@@ -85,7 +86,7 @@ def check_source(root):
     for path in sorted(paths):
         name = path.relative_to(root).as_posix()
         if not name.startswith(tuple(NOT_CORE)):
-            errors += [f"{name}:{number}: throws: {word}"
+            errors += [f"{name}:{number}: throws or aborts: {word}"
                        for number, word in forbidden_words(path.read_text(encoding="utf-8"))]
     return errors
 
@@ -110,6 +111,7 @@ SAMPLES = {
     "prints": ["#include <cstdio>\nvoid f() { std::puts(\"x\"); }",
                "#include <cstdio>\nvoid f(int i) { std::printf(\"%d\", i); }",
                "#include <cstdio>\nvoid f(int i) { std::fprintf(stderr, \"%d\", i); }",
+               "#include <unistd.h>\nlong f() { return write(2, \"x\", 1); }",
                "#include <iostream>\nvoid f(int i) { std::cout << i; }",
                "#include <sstream>\nstd::string f(int i) { std::ostringstream s; s << i; "
                "return s.str(); }"],
@@ -141,6 +143,7 @@ def self_test(cxx, nm):
                 count += 1
     assert [*forbidden_words('// throw\nf("throw"); throw;\nv.at(1);\nthrown = look_at(2);')] == [
         (2, "throw"), (3, ".at(")]
+    assert [*forbidden_words("if (i) __builtin_trap();")] == [(1, "__builtin_trap")]
     print(f"symbols: {count} samples judged rightly")
 
 
