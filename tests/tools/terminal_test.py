@@ -6,11 +6,14 @@ import pty
 import re
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import unittest
 
 from cli import CliTest, ESCAPE, KVSIEVE
+
+SKIPPED = 77  # what ctest knows as skipped
 
 LONG = ("snapkv(budget=25%,window=32,sinks=4,pool=max:7) | k=center+turbo4, v=turbo4 | tail=16 | "
         "layers(0..0)={kv=int8}")
@@ -82,5 +85,15 @@ class Terminal(CliTest):
         self.assertEqual(wrapped.replace(" ", ""), LONG.replace(" ", ""))
 
 
+def main():
+    try:
+        for end in pty.openpty():
+            os.close(end)
+    except OSError as error:  # a container without /dev/pts
+        print(f"skipped: no pseudo-terminal here ({error})")
+        return SKIPPED
+    return 0 if unittest.main(exit=False).result.wasSuccessful() else 1
+
+
 if __name__ == "__main__":
-    unittest.main()
+    sys.exit(main())
