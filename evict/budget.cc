@@ -154,6 +154,10 @@ void ReadBudget(ArgReader& args, Budget* budget) {
     return;
   }
   const Result<std::int64_t> rows = ParseInt(text);
+  const bool is_number = text.find_first_not_of("0123456789") == std::string_view::npos;
+  if (!rows.ok() && is_number) {
+    return fail(StrCat(text, " rows is too large, the limit is ", kMaxRows));
+  }
   if (!rows.ok()) {
     const Result<ByteBudget> bytes = ParseBytes(text);
     if (!bytes.ok()) return fail(bytes.message());

@@ -63,8 +63,8 @@ Result<Int4Options> Parse(const SpecCall& call) {
       options.group = Int4Options::Group::kRow;
     } else if (!dims.ok() || !group->call.empty() || *dims < kOctet || *dims > kMaxDim) {
       args.Fail(group->value_column,
-                StrCat("option group: '", group->value, "' is neither row nor ", "an integer in [",
-                       kOctet, ", ", kMaxDim, "]"));
+                StrCat("option group: '", group->value, "' is neither row nor a multiple of ",
+                       kOctet, " from ", kOctet, " to ", kMaxDim));
     } else {
       options.group = Int4Options::Group::kDims;
       options.group_dims = static_cast<int>(*dims);

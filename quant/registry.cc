@@ -44,6 +44,10 @@ Status UnknownName(const SpecCall& call) {
     return Status::Unsupported(
         StrCat("column ", call.column, ": ", call.name, " is not available in this version"));
   }
+  if (call.name.starts_with("turbo")) {
+    return SpecError(call.column, StrCat("unknown codec '", call.name,
+                                         "' (there are turbo1, turbo2, turbo3, turbo4, turbo5)"));
+  }
   std::vector<std::string_view> known;
   for (const CodecEntry* entry : kCodecs) known.push_back(entry->info.name);
   for (const TransformEntry* entry : kTransforms) known.push_back(entry->info.name);

@@ -20,7 +20,7 @@ std::string_view ActiveTarget();
 // True when kernels may use AVX-512 VNNI: the CPU has it and no lesser target was chosen.
 bool VnniActive();
 
-// Makes every kernel of this process run on `name`, or on the best one again when `name` is empty.
+// Makes every kernel of this process run on `name` (in any case), on the best one again when empty.
 // Not thread-safe: call it before other calls of the library, never beside one.
 Status SelectTarget(std::string_view name);
 

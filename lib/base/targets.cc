@@ -3,9 +3,11 @@
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "kvsieve/spec_args.h"
 #include "kvsieve/str_cat.h"
@@ -74,6 +76,22 @@ const Target* Active() {
   return active;
 }
 
+std::string UpperCase(std::string_view text) {
+  std::string upper(text);
+  for (char& c : upper) {
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return upper;
+}
+
+// Highway's names for AVX-512 are not those of the world.
+std::string SuggestTarget(const std::string& name) {
+  const auto names = SupportedTargets();
+  const bool means_avx512 = name.starts_with("AVX512") || name.starts_with("AVX-512");
+  const auto avx3 = std::find(names.begin(), names.end(), "AVX3");
+  return Suggest(means_avx512 && avx3 != names.end() ? *avx3 : std::string_view(name), names);
+}
+
 }  // namespace
 
 std::vector<std::string_view> SupportedTargets() {
@@ -96,15 +114,15 @@ Status SelectTarget(std::string_view name) {
     g_vnni_allowed = true;
     return Status::Ok();
   }
+  const std::string wanted = UpperCase(name);
   for (const Target& target : kTargets) {
-    if (target.name != name || !CpuHas(target)) continue;
+    if (target.name != wanted || !CpuHas(target)) continue;
     hwy::SetSupportedTargetsForTest(target.bit);
     g_vnni_allowed = target.vnni;
     return Status::Ok();
   }
-  const auto names = SupportedTargets();
   return Status::Invalid(
-      StrCat("target '", name, "' is not available on this CPU", Suggest(name, names)));
+      StrCat("target '", name, "' is not available on this CPU", SuggestTarget(wanted)));
 }
 
 }  // namespace kvsieve

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 namespace kvsieve {
 namespace {
 
@@ -20,6 +23,22 @@ TEST(Targets, UnknownNameIsAnErrorAndChangesNothing) {
   const std::string_view before = ActiveTarget();
   EXPECT_FALSE(SelectTarget("AVX9").ok());
   EXPECT_EQ(ActiveTarget(), before);
+}
+
+TEST(Targets, NamesAreReadInAnyCase) {
+  ASSERT_TRUE(SelectTarget("scalar").ok());
+  EXPECT_EQ(ActiveTarget(), "SCALAR");
+  ASSERT_TRUE(SelectTarget("").ok());
+}
+
+TEST(Targets, Avx512IsKnownByTheNameThatItHasHere) {
+  const auto names = SupportedTargets();
+  if (std::find(names.begin(), names.end(), "AVX3") == names.end()) {
+    GTEST_SKIP() << "this CPU has no AVX-512";
+  }
+  for (const char* name : {"AVX512", "avx512f", "AVX-512"}) {
+    EXPECT_NE(SelectTarget(name).message().find("did you mean AVX3?"), std::string::npos) << name;
+  }
 }
 
 }  // namespace

@@ -140,6 +140,7 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
            {"snapkv(budget=0.25)", "neither rows"},
            {"snapkv(budget=512(3))", "takes no arguments"},
            {"snapkv(budget=-1x)", "not a positive factor"},
+           {"snapkv(budget=99999999999999999999)", "too large, the limit is 2147483647"},
            {"snapkv(budget=99999999999)", "outside [1, 2147483647]"},
            {"snapkv(budget=25%,sinks=-1)", "option sinks: -1 is outside"},
            {"snapkv(budget=25%,sinks=many)", "option sinks: 'many' is not an integer"},
