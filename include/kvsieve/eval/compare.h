@@ -35,8 +35,12 @@ struct CompareOptions {
 };
 
 struct Timing {
-  std::optional<double> compact_ms;           // append + observe + finish_prefill, all layers
-  std::optional<double> attend_us_per_token;  // one query of every head; null without eval queries
+  // Append, observe and finish the prefill, all layers: the best of 3 rounds, of 1 when the prompt
+  // is longer than 4096 tokens.
+  std::optional<double> compact_ms;
+  // One query of every head over all rows, the last one's: the best of 10 rounds, after those of
+  // the other queries, each layer's own. Null without eval queries.
+  std::optional<double> attend_us_per_token;
 };
 
 struct LayerResult {
