@@ -1,5 +1,7 @@
 // kvsieve gen -o TRACE [--preset NAME] [--tokens N] [--seed S] ...
+#include <charconv>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -41,6 +43,16 @@ std::string PresetsFooter() {
   return out;
 }
 
+// CLI11 reads 010 as octal, wraps -1 around and clips what is too large.
+template <class Integer>
+std::string CheckDecimal(const std::string& text) {
+  Integer value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  if (StrCat(value) == text) return {};
+  return StrCat("'", text, "' is not a decimal integer from ", std::numeric_limits<Integer>::min(),
+                " to ", std::numeric_limits<Integer>::max());
+}
+
 }  // namespace
 
 void AddGen(CLI::App& app, Context& context) {
@@ -56,11 +68,8 @@ void AddGen(CLI::App& app, Context& context) {
       ->type_name("FILE");
   add("--preset", options.preset, "What it holds, see below");
   add("--tokens", options.tokens, "Prompt rows");
-  // CLI11 would let -1 wrap around.
   gen->add_option("--seed", options.seed, "Of the noise")
-      ->check([](const std::string& text) {
-        return text.starts_with('-') ? "must not be negative" : std::string();
-      })
+      ->check(CheckDecimal<std::uint64_t>)
       ->type_name("UINT")
       ->capture_default_str();
   add("--layers", options.layers, "Layers");
@@ -73,6 +82,10 @@ void AddGen(CLI::App& app, Context& context) {
   gen->add_option("--dtype", command->dtype, "Elements of K, V and Q")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}))
       ->capture_default_str();
+  for (const char* name : {"--tokens", "--layers", "--query-heads", "--kv-heads", "--key-dim",
+                           "--value-dim", "--window", "--n-eval"}) {
+    gen->get_option(name)->check(CheckDecimal<std::int64_t>);
+  }
   gen->footer(PresetsFooter() + "\n" + gen->get_footer());
 }
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,13 +66,24 @@ void AddGlobalOptions(CLI::App& app, Context& context) {
   app.set_version_flag("--version", "kvsieve " KVS_VERSION, "Print the version");
 }
 
-Status RunCommand(Context& context) {
-  KVS_RETURN_IF_ERROR(SelectTarget(context.target));
-  KVS_RETURN_IF_ERROR(context.run(context));
+Status FlushOutput() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     return Status(ErrorCode::kIo, "cannot write to standard output (disk full or pipe closed)");
   }
   return {};
+}
+
+Status RunCommand(Context& context) {
+  KVS_RETURN_IF_ERROR(SelectTarget(context.target));
+  KVS_RETURN_IF_ERROR(context.run(context));
+  return FlushOutput();
+}
+
+Status PrintHelpOrVersion(const CLI::App& app, const CLI::Success& asked) {
+  std::ostringstream text;
+  app.exit(asked, text, text);
+  std::fputs(text.str().c_str(), stdout);
+  return FlushOutput();
 }
 
 int Main(int argc, char** argv) {
@@ -84,14 +96,15 @@ int Main(int argc, char** argv) {
        {AddCompare, AddReport, AddCompact, AddExplain, AddList, AddGen, AddInspect}) {
     add(app, context);
   }
+  Status status;
   try {
     app.parse(argc, argv);
+    status = RunCommand(context);
   } catch (const CLI::Success& help_or_version) {
-    return app.exit(help_or_version);
+    status = PrintHelpOrVersion(app, help_or_version);
   } catch (const CLI::ParseError& error) {
     return FailUsage(app, error);
   }
-  Status status = RunCommand(context);
   return status.ok() ? kDone : Fail(status.message());
 }
 

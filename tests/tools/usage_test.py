@@ -49,7 +49,13 @@ class Usage(CliTest):
             out = self.path("out.safetensors")
             self.assertIn("tokens", self.complaint("gen", "-o", out, "--tokens", bad), bad)
             self.assertFalse(os.path.exists(out))
-        self.assertIn("--seed", self.complaint("gen", "-o", self.path("t"), "--seed", "-1"))
+        for bad in ["-1", "18446744073709551616", "010", "0x10", "1.5", ""]:
+            self.assertIn("--seed", self.complaint("gen", "-o", self.path("t"), "--seed", bad), bad)
+        for option in ["--tokens", "--layers", "--kv-heads", "--key-dim", "--window", "--n-eval"]:
+            for bad in ["010", "0x10", "99999999999999999999"]:
+                message = self.complaint("gen", "-o", self.path("t"), option, bad)
+                self.assertIn(f"{option}: '{bad}' is not a decimal integer", message)
+        self.results("gen", "-o", self.path("t"), "--tokens", "9", "--seed", str(2**64 - 1))
 
     def test_words_that_are_none_of_the_choices_show_the_choices(self):
         self.assertIn("quick,full", self.complaint("compare", TRACE, "--grid", "huge"))
@@ -103,10 +109,12 @@ class Usage(CliTest):
         self.assertIn("only one", message)
 
     def test_a_full_disk_behind_standard_output_is_an_error(self):
-        with open("/dev/full", "w") as full:
-            run = subprocess.run([KVSIEVE, "list"], stdout=full, stderr=subprocess.PIPE, text=True)
-        self.assertEqual(run.returncode, 2)
-        self.assertIn("standard output", run.stderr)
+        for arguments in [["list"], ["--help"], ["list", "--help"], ["--version"]]:
+            with open("/dev/full", "w") as full:
+                run = subprocess.run([KVSIEVE, *arguments], stdout=full, stderr=subprocess.PIPE,
+                                     text=True)
+            self.assertEqual(run.returncode, 2, arguments)
+            self.assertIn("standard output", run.stderr)
 
     def test_global_options_stand_before_or_after_the_command(self):
         for arguments in [["--target", "SCALAR", "list"], ["list", "--target", "SCALAR"]]:
