@@ -48,9 +48,12 @@ Weights Softmax(const Layer& layer, int kv_head, const float* q, std::int64_t vi
       logits[j] = layer.spec.softcap * std::tanh(logits[j] / layer.spec.softcap);
     }
   }
-  // tanh in f32: 2e-6 of the cap.
-  if (layer.spec.softcap > 0) logit_error += 2e-6 * layer.spec.softcap;
   const double top = visible > 0 ? *std::max_element(logits.begin(), logits.end()) : 0;
+  if (layer.spec.softcap > 0 && visible > 0) {
+    // The softcap in f32: 2e-6 of a logit.
+    const double lowest = *std::min_element(logits.begin(), logits.end());
+    logit_error += 2e-6 * std::max(std::abs(top), std::abs(lowest));
+  }
   double sum = 0;
   for (const double logit : logits) sum += std::exp(logit - top);
   for (std::int64_t j = 0; j < visible; ++j) weights.p[j] = std::exp(logits[j] - top) / sum;

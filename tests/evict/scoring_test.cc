@@ -117,8 +117,24 @@ TEST_P(ScoringTest, EqualsTheOracleForEveryReduction) {
 
 TEST_P(ScoringTest, AppliesTheSoftcap) {
   oracle::Layer layer = RandomLayer({4, 2, 64, 64, 200, 32}, 51);
-  layer.spec.softcap = 3.0F;
-  ExpectNearOracle(layer, {});
+  for (const float softcap : {0.5F, 3.0F, 20.0F, 1000.0F}) {
+    SCOPED_TRACE(softcap);
+    layer.spec.softcap = softcap;
+    ExpectNearOracle(layer, {});
+  }
+}
+
+// Logits below 10 under a cap of 1e5 shrink by x^3 / (3 cap^2) = 3e-8, which f32 does not see.
+TEST_P(ScoringTest, SoftcapFarAboveTheLogitsChangesNothing) {
+  oracle::Layer layer = RandomLayer({4, 2, 64, 64, 200, 32}, 51);
+  const Scores plain = ScoreWith({}, Observed(layer).observation());
+  for (const float softcap : {1e5F, 1e8F, 3e38F}) {
+    layer.spec.softcap = softcap;
+    const Scores capped = ScoreWith({}, Observed(layer).observation());
+    for (std::size_t i = 0; i < plain.raw.size(); ++i) {
+      ASSERT_NEAR(capped.raw[i], plain.raw[i], 1e-6F * plain.raw[i]) << softcap << " row " << i;
+    }
+  }
 }
 
 // f16 and bf16 rows, padded rows, rows that can only be read: bit for bit the scores of the same
