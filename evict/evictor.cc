@@ -101,6 +101,8 @@ class ScoringEvictor final : public Evictor {
     return Status::Ok();
   }
 
+  bool budget_is_cap() const override { return stage_->selection.select.caps(); }
+
   const ByteBudget* byte_budget() const override {
     const Budget& budget = stage_->selection.budget;
     return budget.kind == BudgetKind::kBytes ? &budget.bytes : nullptr;

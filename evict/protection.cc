@@ -49,9 +49,14 @@ std::vector<RowRange> Shrink(std::span<const RowRange> protected_rows, std::int6
   return kept;
 }
 
-std::string OverBudgetNote(std::int64_t budget, std::int64_t protected_rows, OverBudget rule) {
+std::string OverBudgetNote(const Selection& selection, std::int64_t budget,
+                           std::int64_t protected_rows) {
+  const OverBudget rule = selection.over_budget;
+  // Of a budget in bytes the rows are one try of many.
   const std::string what =
-      StrCat("budget ", budget, " is smaller than the ", protected_rows, " protected rows");
+      selection.budget.kind == BudgetKind::kBytes
+          ? StrCat("the ", protected_rows, " protected rows of a head do not fit")
+          : StrCat("budget ", budget, " is smaller than the ", protected_rows, " protected rows");
   return rule == OverBudget::kProtected
              ? StrCat(what, ": all of them stay (over_budget=protected)")
              : StrCat(what, ": sinks and the newest stay (over_budget=budget)");
@@ -91,7 +96,7 @@ SetPlan PlanSet(const Selection& selection, const RowSet& set, std::int64_t budg
     plan.best = budget - set.protected_count;
     return plan;
   }
-  plan.note = OverBudgetNote(budget, set.protected_count, selection.over_budget);
+  plan.note = OverBudgetNote(selection, budget, set.protected_count);
   if (selection.over_budget == OverBudget::kBudget) {
     plan.kept = Shrink(set.protected_rows, selection.sinks, budget);
   }

@@ -12,15 +12,9 @@ std::string StoreText(const LayerStore& store) {
   return StrCat("k=", store.key->Canonical(), ", v=", store.value->Canonical());
 }
 
-// Rows that a plain engine would hold per head.
-std::int64_t FullRows(const LayerState& layer) {
-  return layer.slides() ? std::min<std::int64_t>(layer.tokens, layer.spec.sliding_window)
-                        : layer.tokens;
-}
-
 void AddSeen(const LayerState& layer, std::int64_t heads, ByteReport& report) {
-  report.key_full_bytes += FullRows(layer) * heads * layer.spec.key_dim * 2;
-  report.value_full_bytes += FullRows(layer) * heads * layer.spec.value_dim * 2;
+  report.key_full_bytes += layer.full_rows() * heads * layer.spec.key_dim * 2;
+  report.value_full_bytes += layer.full_rows() * heads * layer.spec.value_dim * 2;
   report.tokens_seen += layer.tokens * heads;
   report.lifetime_tokens += layer.tokens * heads;
 }

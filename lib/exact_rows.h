@@ -49,6 +49,12 @@ class ExactRows {
   }
   void ReadRows(const RowShape& shape, Side side, RowIndex first, int count, float* out) const;
 
+  // kept_bytes of such rows: payload and positions.
+  static std::int64_t KeptBytes(const RowShape& shape, const PositionSpan& positions) {
+    const std::size_t row_bytes = shape.row_bytes(Side::kKey) + shape.row_bytes(Side::kValue);
+    return positions.rows * static_cast<std::int64_t>(row_bytes) +
+           PositionList::BytesFor(positions);
+  }
   // Payload, positions and reserve; not rows_kept, which is the caller's count.
   void AddBytes(const RowShape& shape, ByteReport& report) const;
   std::int64_t resident_bytes() const {

@@ -130,6 +130,7 @@ Status DescribeEvictor(const Evictor* evictor, LabelledText* text) {
   text->Heading(StrCat("evict: ", canonical.substr(0, canonical.find('('))));
   KVS_ASSIGN_OR_RETURN(const SpecCall call, ParseCall(canonical));
   DescribeStage(call, FindStage(EvictorInfos(), call.name), text);
+  text->Line("  keeps", evictor->Explanation());
   const ScorerNeeds needs = evictor->needs();
   if (needs.window_queries > 0) {
     text->Line("  reads", StrCat("the last ", needs.window_queries, " queries of the prompt, keys",

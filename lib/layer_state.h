@@ -35,6 +35,10 @@ struct LayerState {
   std::string note;
 
   bool slides() const { return spec.sliding_window > 0; }
+  // Rows that a plain engine would hold per head.
+  std::int64_t full_rows() const {
+    return slides() && tokens > spec.sliding_window ? spec.sliding_window : tokens;
+  }
 };
 
 }  // namespace kvsieve

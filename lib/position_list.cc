@@ -92,12 +92,20 @@ std::vector<TokenPos> PositionList::ReadChosen(std::span<const RowIndex> rows) c
   return chosen;
 }
 
-PositionList::Form PositionList::FormFor(std::int64_t rows, TokenPos first, TokenPos last) const {
-  const std::int64_t span = std::int64_t{last} - first + 1;
-  if (span == rows) return Form::kRun;
-  const std::int64_t bitmap_bytes = (span + 7) / 8 + Blocks(rows) * kPositionBytes;
-  const std::int64_t list_bytes = rows * kPositionBytes;
-  const std::int64_t worth = store_.form == Form::kList ? 2 * bitmap_bytes : bitmap_bytes;
+std::int64_t PositionList::BytesFor(const PositionSpan& positions) {
+  if (positions.rows == 0) return 0;
+  Store store;
+  store.form = FormFor(Form::kRun, positions);
+  store.base = positions.first;
+  return store.bytes(positions.rows, positions.last);
+}
+
+PositionList::Form PositionList::FormFor(Form now, const PositionSpan& positions) {
+  const std::int64_t span = std::int64_t{positions.last} - positions.first + 1;
+  if (span == positions.rows) return Form::kRun;
+  const std::int64_t bitmap_bytes = (span + 7) / 8 + Blocks(positions.rows) * kPositionBytes;
+  const std::int64_t list_bytes = positions.rows * kPositionBytes;
+  const std::int64_t worth = now == Form::kList ? 2 * bitmap_bytes : bitmap_bytes;
   return worth < list_bytes ? Form::kBitmap : Form::kList;
 }
 
@@ -115,7 +123,7 @@ Status PositionList::Reserve(Allocator& allocator, std::span<const TokenPos> mor
                             static_cast<std::size_t>(used_marks));
   };
   const TokenPos first = rows_ > 0 ? first_ : more.front();
-  const Form form = FormFor(rows, first, last);
+  const Form form = FormFor(store_.form, {rows, first, last});
   if (rows_ > 0 && form == store_.form) {
     return grow(store_, store_.body_bytes(rows_, last_), store_.mark_bytes(rows_));
   }

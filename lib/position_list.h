@@ -20,8 +20,18 @@
 
 namespace kvsieve {
 
+// Increasing positions, as far as their size depends on them.
+struct PositionSpan {
+  std::int64_t rows = 0;
+  TokenPos first = 0;
+  TokenPos last = 0;
+};
+
 class PositionList {
  public:
+  // live_bytes() of a list built with these positions.
+  static std::int64_t BytesFor(const PositionSpan& positions);
+
   // Precondition: `positions` strictly increasing, non-negative.
   static Result<PositionList> Build(Allocator& allocator, std::span<const TokenPos> positions);
 
@@ -75,7 +85,7 @@ class PositionList {
     void Put(RowIndex row, TokenPos position);
   };
 
-  Form FormFor(std::int64_t rows, TokenPos first, TokenPos last) const;
+  static Form FormFor(Form now, const PositionSpan& positions);
   void DropBits(RowIndex dropped, TokenPos last_before);
 
   std::int64_t rows_ = 0;

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "kvsieve/str_cat.h"
+#include "lib/byte_budget.h"
 #include "lib/layer_view.h"
+#include "lib/segments.h"
 
 namespace kvsieve {
 namespace {
@@ -16,6 +18,14 @@ std::vector<TokenPos> PositionsOf(std::span<const TokenPos> staged,
   positions.reserve(rows.size());
   for (const RowIndex r : rows) positions.push_back(staged[r]);
   return positions;
+}
+
+// The first row that the next query still sees.
+std::size_t FirstSeen(const LayerState& layer, std::span<const TokenPos> staged) {
+  if (!layer.slides()) return 0;
+  const std::int64_t oldest = std::int64_t{layer.next_position} - layer.spec.sliding_window;
+  return static_cast<std::size_t>(std::lower_bound(staged.begin(), staged.end(), oldest) -
+                                  staged.begin());
 }
 
 }  // namespace
@@ -47,7 +57,7 @@ Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
   ScoreScratch scratch;
   scratch.limit_bytes = scratch_limit_bytes;
   KVS_ASSIGN_OR_RETURN(const std::vector<LayerDecision> decisions,
-                       pipeline_.evictor()->Decide(observations, parallel_, &scratch));
+                       DecideRanked(scored, observations, scratch));
   scratch_peak_bytes_ = std::max(scratch_peak_bytes_, scratch.peak_bytes);
   for (std::size_t n = 0; n < scored.size(); ++n) {
     KeepDecided(scored[n], decisions[n]);
@@ -59,20 +69,37 @@ Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
   return Status::Ok();
 }
 
+Result<std::vector<LayerDecision>> PrefillPlan::DecideRanked(
+    std::span<const std::size_t> ranked, std::span<const Observation> observations,
+    ScoreScratch& scratch) const {
+  const Evictor& evictor = *pipeline_.evictor();
+  if (evictor.byte_budget() == nullptr) return evictor.Decide(observations, parallel_, &scratch);
+  std::vector<const LayerState*> layers;
+  for (const std::size_t i : ranked) layers.push_back(&layers_[i]);
+  ByteBudgetCall call{evictor, 0, 0, pipeline_.tail(), layers, observations};
+  std::int64_t full_bytes = 0;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    full_bytes += FullBytes(layers_[i]);
+    if (std::find(ranked.begin(), ranked.end(), i) != ranked.end()) continue;
+    for (const HeadPlan& head : plans_[i].heads) {
+      const std::span<const TokenPos> kept(head.staged);
+      call.fixed_bytes +=
+          KeptBytes(layers_[i], pipeline_.tail(), kept.subspan(FirstSeen(layers_[i], kept)), {});
+    }
+  }
+  call.limit_bytes = evictor.byte_budget()->LimitOf(full_bytes);
+  return DecideBytes(call, parallel_, &scratch);
+}
+
 // Every row; on a sliding layer those that the next query still sees.
 void PrefillPlan::KeepAll(std::size_t layer_index) {
   const LayerState& layer = layers_[layer_index];
   for (int head = 0; head < layer.spec.kv_heads; ++head) {
     HeadPlan& plan = plans_[layer_index].heads[head];
     plan.staged = layer.staging.Positions(head);
-    RowIndex first = 0;
-    if (layer.slides()) {
-      const std::int64_t oldest = std::int64_t{layer.next_position} - layer.spec.sliding_window;
-      first =
-          std::lower_bound(plan.staged.begin(), plan.staged.end(), oldest) - plan.staged.begin();
-    }
-    std::vector<RowIndex> rows(plan.staged.size() - static_cast<std::size_t>(first));
-    std::iota(rows.begin(), rows.end(), first);
+    const std::size_t first = FirstSeen(layer, plan.staged);
+    std::vector<RowIndex> rows(plan.staged.size() - first);
+    std::iota(rows.begin(), rows.end(), static_cast<RowIndex>(first));
     SplitRows(layer, rows, {}, plan);
   }
 }
@@ -102,12 +129,12 @@ void PrefillPlan::SplitRows(const LayerState& layer, std::span<const RowIndex> r
   head.sinks.clear();
   head.tail.clear();
   head.tiers.assign(layer.stores.size(), {});
-  const auto count = static_cast<std::int64_t>(rows.size());
-  const std::int64_t tail_begin = std::max<std::int64_t>(0, count - pipeline_.tail());
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (head.staged[rows[i]] < layer.sinks_end) {
+  const SegmentCuts cuts =
+      CutSegments(PositionsOf(head.staged, rows), layer.sinks_end, pipeline_.tail());
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(rows.size()); ++i) {
+    if (i < cuts.sinks) {
       head.sinks.push_back(rows[i]);
-    } else if (i >= tail_begin) {
+    } else if (i >= cuts.tail_begin) {
       head.tail.push_back(rows[i]);
     } else {
       head.tiers[tiers.empty() ? 0 : tiers[i]].push_back(rows[i]);

@@ -4,6 +4,7 @@
 #define KVSIEVE_LIB_PREFILL_PLAN_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ class PrefillPlan {
   };
 
   Status Score(std::int64_t scratch_limit_bytes);
+  // ranked: indexes of the layers observed.
+  Result<std::vector<LayerDecision>> DecideRanked(std::span<const std::size_t> ranked,
+                                                  std::span<const Observation> observations,
+                                                  ScoreScratch& scratch) const;
   void KeepAll(std::size_t layer_index);
   void KeepDecided(std::size_t layer_index, const LayerDecision& decision);
   void SplitRows(const LayerState& layer, std::span<const RowIndex> rows,

@@ -12,6 +12,23 @@ int RoundUpToPanel(std::int64_t rows) {
 
 constexpr Side kSides[] = {Side::kKey, Side::kValue};
 
+const Chain& ChainOf(const LayerStore& store, Side side) {
+  return side == Side::kKey ? *store.key : *store.value;
+}
+
+// Live bytes of one side, the positions left out.
+struct SideBytes {
+  std::int64_t codes = 0;
+  std::int64_t scales = 0;
+  std::int64_t stats = 0;  // once learnt
+
+  SideBytes(const Chain& chain, std::int64_t rows)
+      : codes(rows * chain.codec().row_bytes().codes),
+        scales(rows * chain.codec().row_bytes().scales),
+        stats(std::int64_t{chain.stats_floats()} * 4) {}
+  std::int64_t total() const { return codes + scales + stats; }
+};
+
 }  // namespace
 
 const float* Tier::stats(Side side) const {
@@ -181,16 +198,21 @@ void Tier::ReadRows(Side side, RowIndex first, int count, float* out) const {
   }
 }
 
+std::int64_t Tier::KeptBytes(const LayerStore& store, const PositionSpan& positions) {
+  std::int64_t bytes = PositionList::BytesFor(positions);
+  for (const Side side : kSides) bytes += SideBytes(ChainOf(store, side), positions.rows).total();
+  return bytes;
+}
+
 void Tier::AddBytes(ByteReport& report) const {
   for (const Side side : kSides) {
     const RowBytes row = chain(side).codec().row_bytes();
-    const std::int64_t stats_bytes = std::int64_t{chain(side).stats_floats()} * 4;
-    const std::int64_t learnt = stats_.bytes() > 0 ? stats_bytes : 0;
-    report.payload_bytes += rows_ * row.codes;
-    report.scale_bytes += rows_ * row.scales;
-    report.metadata_bytes += learnt;
-    (side == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) +=
-        rows_ * (row.codes + row.scales) + learnt;
+    SideBytes live(chain(side), rows_);
+    if (stats_.bytes() == 0) live.stats = 0;
+    report.payload_bytes += live.codes;
+    report.scale_bytes += live.scales;
+    report.metadata_bytes += live.stats;
+    (side == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) += live.total();
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
       const int capacity = blocks_[b].capacity_rows;
       const std::int64_t row_bytes = row.codes + row.scales;

@@ -68,6 +68,8 @@ class Tier {
   ConstBlockRef block(int b, Side side) const;
   void ReadRows(Side side, RowIndex first, int count, float* out) const;
 
+  // kept_bytes of a new tier that holds such rows: codes, scales, statistics and positions.
+  static std::int64_t KeptBytes(const LayerStore& store, const PositionSpan& positions);
   void AddBytes(ByteReport& report) const;
   std::int64_t resident_bytes() const;
 

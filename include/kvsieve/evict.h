@@ -127,6 +127,8 @@ class Evictor {
   // Budget, split and select in words.
   virtual std::string Explanation() const = 0;
 
+  // Whether rows may go although the budget holds all of them (select=threshold, top_p).
+  virtual bool budget_is_cap() const = 0;
   // Whether Decide may be asked again and again over one layer, while rows still come: the budget
   // must be a number of rows, and no rule may look at other layers. Otherwise the reason.
   virtual Status CheckRepeatable() const = 0;
