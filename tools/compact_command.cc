@@ -76,6 +76,8 @@ Status RunCompact(Context& context, const CompactCommand& command) {
   KVS_ASSIGN_OR_RETURN(auto pipeline, ParsePipeline(command.spec));
   KVS_RETURN_IF_ERROR(CheckOutputFile("--output", command.out));
   KVS_RETURN_IF_ERROR(CheckOutput("--json", command.json));
+  KVS_RETURN_IF_ERROR(
+      CheckDistinct(command.trace, {{"--output", command.out}, {"--json", command.json}}));
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
   CacheOptions options;
   options.parallel = &context.parallel();
@@ -106,13 +108,9 @@ void AddCompact(CLI::App& app, Context& context) {
   command->add_option("-p,--pipeline", options->spec, "Pipeline spec")
       ->type_name("SPEC")
       ->required();
-  command->add_option("-o,--output", options->out, "Safetensors file to write")
-      ->required()
-      ->type_name("FILE");
-  command
-      ->add_option("--json", options->json,
-                   "Write the byte report to this file; '-': to standard output")
-      ->type_name("FILE");
+  AddOutput(*command, "-o,--output", options->out, "Safetensors file to write")->required();
+  AddOutput(*command, "--json", options->json,
+            "Write the byte report to this file; '-': to standard output");
 }
 
 }  // namespace kvsieve::tools

@@ -95,6 +95,8 @@ Status RunCompare(Context& context, const CompareCommand& command) {
   KVS_RETURN_IF_ERROR(CheckOutput("--json", command.json));
   KVS_RETURN_IF_ERROR(CheckOutput("--csv", command.csv));
   KVS_RETURN_IF_ERROR(CheckOutput("--html", command.html));
+  KVS_RETURN_IF_ERROR(CheckDistinct(
+      command.trace, {{"--json", command.json}, {"--csv", command.csv}, {"--html", command.html}}));
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
   eval::CompareOptions options;
   if (command.decode_rows == "stored") options.decode_rows = DecodeRows::kStored;
@@ -124,12 +126,9 @@ void AddCompare(CLI::App& app, Context& context) {
                    "A ready-made set: quick (about 20, the default without -p) or full")
       ->check(CLI::IsMember({"quick", "full"}))
       ->type_name("GRID");
-  command->add_option("--json", options->json, "Write JSON to this file; '-': to standard output")
-      ->type_name("FILE");
-  command->add_option("--csv", options->csv, "Write one CSV line per pipeline to this file")
-      ->type_name("FILE");
-  command->add_option("--html", options->html, "Write an HTML report to this file")
-      ->type_name("FILE");
+  AddOutput(*command, "--json", options->json, "Write JSON to this file; '-': to standard output");
+  AddOutput(*command, "--csv", options->csv, "Write one CSV line per pipeline to this file");
+  AddOutput(*command, "--html", options->html, "Write an HTML report to this file");
   command
       ->add_option("--decode-rows", options->decode_rows,
                    "Rows of the eval tokens: exact (judges the prompt's compression alone) or "

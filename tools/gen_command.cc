@@ -9,6 +9,7 @@
 #include "kvsieve/str_cat.h"
 #include "tools/context.h"
 #include "tools/output.h"
+#include "tools/terminal.h"
 
 namespace kvsieve::tools {
 namespace {
@@ -17,6 +18,7 @@ struct GenCommand {
   eval::GenerateOptions options;
   std::string dtype = "f16";
   std::string out;
+  const CLI::Option* window = nullptr;  // whether it was given; the default may well be too long
 };
 
 Status RunGen(Context& context, const GenCommand& command) {
@@ -26,12 +28,24 @@ Status RunGen(Context& context, const GenCommand& command) {
     if (command.dtype == ElementName(type)) options.dtype = type;
   }
   KVS_RETURN_IF_ERROR(eval::GenerateTrace(options, command.out));
+  if (command.window->count() > 0 && options.window > options.tokens) {
+    Warn(context.quiet, StrCat("--window ", options.window, " is more than there are tokens, all ",
+                               options.tokens, " prompt queries are recorded"));
+  }
   if (!context.quiet) {
     std::printf("%s: %s, %lld tokens, seed %llu\n", command.out.c_str(), options.preset.c_str(),
                 static_cast<long long>(options.tokens),
                 static_cast<unsigned long long>(options.seed));
   }
   return {};
+}
+
+std::string PresetNames() {
+  std::string out;
+  for (const StageInfo& preset : eval::GeneratePresets()) {
+    out += StrCat(out.empty() ? "" : ", ", preset.name);
+  }
+  return out;
 }
 
 std::string PresetsFooter() {
@@ -61,12 +75,12 @@ void AddGen(CLI::App& app, Context& context) {
                              command, RunGen);
   eval::GenerateOptions& options = command->options;
   const auto add = [&](const char* name, auto& value, const char* what) {
-    gen->add_option(name, value, what)->capture_default_str();
+    return gen->add_option(name, value, what)->capture_default_str();
   };
-  gen->add_option("-o,--output", command->out, "Trace file to write")
-      ->required()
-      ->type_name("FILE");
-  add("--preset", options.preset, "What it holds, see below");
+  AddOutput(*gen, "-o,--output", command->out, "Trace file to write")->required();
+  gen->add_option("--preset", options.preset, StrCat("What it holds: ", PresetNames()))
+      ->type_name("NAME")
+      ->capture_default_str();
   add("--tokens", options.tokens, "Prompt rows");
   gen->add_option("--seed", options.seed, "Of the noise")
       ->check(CheckDecimal<std::uint64_t>)
@@ -77,7 +91,7 @@ void AddGen(CLI::App& app, Context& context) {
   add("--kv-heads", options.kv_heads, "KV heads per layer");
   add("--key-dim", options.key_dim, "Elements of a K row");
   add("--value-dim", options.value_dim, "Elements of a V row");
-  add("--window", options.window, "Recorded prompt queries");
+  command->window = add("--window", options.window, "Recorded prompt queries, the last ones");
   add("--n-eval", options.n_eval, "Queries, and rows, after the prompt");
   gen->add_option("--dtype", command->dtype, "Elements of K, V and Q")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}))

@@ -26,6 +26,15 @@ bool IsSpecialFile(const std::string& path) {
   return fs::exists(path, ignored) && !fs::is_regular_file(path, ignored);
 }
 
+bool IsSameFile(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty() || a == kStdout || b == kStdout || IsSpecialFile(a)) return false;
+  std::error_code ignored;
+  if (fs::equivalent(a, b, ignored)) return true;
+  // What does not exist yet has nothing but a name.
+  return fs::weakly_canonical(fs::absolute(eval::FollowLinks(a)), ignored) ==
+         fs::weakly_canonical(fs::absolute(eval::FollowLinks(b)), ignored);
+}
+
 Status WriteInPlace(const std::string& path, const std::string& text) {
   std::FILE* file = std::fopen(path.c_str(), "w");
   if (file == nullptr) return OutputError("output", path, std::strerror(errno));
@@ -36,13 +45,24 @@ Status WriteInPlace(const std::string& path, const std::string& text) {
 
 }  // namespace
 
+CLI::Option* AddOutput(CLI::App& command, const std::string& option, std::string& path,
+                       const std::string& what) {
+  return command.add_option(option, path, what)
+      ->check([](const std::string& text) {
+        return text.empty() ? "the name of the file is empty" : std::string();
+      })
+      ->type_name("FILE");
+}
+
 Status CheckOutput(std::string_view option, const std::string& path) {
   if (path.empty() || path == kStdout) return {};
   std::error_code ignored;
+  const std::string target = eval::FollowLinks(path);
+  if (target.empty()) return OutputError(option, path, "its symbolic links lead in a circle");
   if (fs::is_directory(path, ignored)) {
     return OutputError(option, path, "it is a folder, name a file");
   }
-  const std::string folder = fs::path(path).parent_path().string();
+  const std::string folder = fs::path(target).parent_path().string();
   const std::string where = folder.empty() ? "." : folder;
   if (!fs::is_directory(where, ignored)) {
     return OutputError(option, path, StrCat("there is no folder '", where, "', create it"));
@@ -67,6 +87,21 @@ Status CheckOneStdout(std::initializer_list<std::string_view> paths) {
   if (to_stdout <= 1) return {};
   return Status::Invalid(
       "only one output can be '-' (standard output), name a file for the others");
+}
+
+Status CheckDistinct(const std::string& trace, std::initializer_list<NamedOutput> outputs) {
+  for (const NamedOutput* output = outputs.begin(); output != outputs.end(); ++output) {
+    if (IsSameFile(output->path, trace)) {
+      return OutputError(output->option, output->path,
+                         "it is the trace that is read, name another file");
+    }
+    for (const NamedOutput* earlier = outputs.begin(); earlier != output; ++earlier) {
+      if (!IsSameFile(output->path, earlier->path)) continue;
+      return OutputError(output->option, output->path,
+                         StrCat("it is the file of ", earlier->option, " too, name another"));
+    }
+  }
+  return {};
 }
 
 Status WriteOutput(const std::string& path, const std::string& text) {

@@ -10,7 +10,7 @@
 
 namespace kvsieve::tools {
 
-// Errors read "pipeline 'SPEC': column N: ...".
+// Errors read "pipeline 'SPEC': column N: ..."; of a long spec the part around the column is shown.
 Result<std::shared_ptr<const Pipeline>> ParsePipeline(const std::string& spec);
 
 // The same prefix for a mistake that only shows on the trace.

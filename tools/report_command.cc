@@ -96,6 +96,7 @@ void PrintReport(const eval::Comparison& comparison) {
 Status RunReport(Context& context, const ReportCommand& command) {
   KVS_ASSIGN_OR_RETURN(auto pipeline, ParsePipeline(command.spec));
   KVS_RETURN_IF_ERROR(CheckOutput("--json", command.json));
+  KVS_RETURN_IF_ERROR(CheckDistinct(command.trace, {{"--json", command.json}}));
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
   eval::CompareOptions options;
   options.measure = eval::Measure::kBytesAndTime;
@@ -127,8 +128,7 @@ void AddReport(CLI::App& app, Context& context) {
   command->add_option("-p,--pipeline", options->spec, "Pipeline spec")
       ->type_name("SPEC")
       ->required();
-  command->add_option("--json", options->json, "Write JSON to this file; '-': to standard output")
-      ->type_name("FILE");
+  AddOutput(*command, "--json", options->json, "Write JSON to this file; '-': to standard output");
 }
 
 }  // namespace kvsieve::tools

@@ -10,8 +10,12 @@
 
 namespace kvsieve::eval {
 
-// Writes the parts one after the other to a temporary name beside `path`, then renames it; a
-// failure leaves no temporary file and an existing `path` as it was.
+// The file that writing to `path` would create or replace: `path`, or what it points to when it is
+// a symbolic link, which need not exist. Empty when links lead in a circle.
+std::string FollowLinks(const std::string& path);
+
+// Writes the parts one after the other to a temporary name beside FollowLinks(path), then renames
+// it; a failure leaves no temporary file and an existing file as it was. Links stay links.
 Status WriteFileAtomically(const std::string& path,
                            std::span<const std::span<const std::byte>> parts);
 

@@ -85,6 +85,29 @@ class Usage(CliTest):
                 self.assertIn("column ", message)
         self.assertIn("did you mean snapkv?", self.complaint("explain", "snapkw(budget=25%)"))
 
+    def test_of_a_long_spec_only_the_part_around_the_column_is_quoted(self):
+        layers = ",".join(f"{n}..{n}" for n in range(200))
+        spec = f"snapkv(budget=25%) | layers({layers})={{kv=int9}} | tail=1, nonfinite=zero"
+        message = self.complaint("explain", spec)
+        self.assertLess(len(message), 300)
+        self.assertIn("kv=int9", message)
+        self.assertIn("...", message)
+        self.assertNotIn("snapkv", message)
+        self.assertIn(f"column {spec.index('int9') + 1}", message)
+        beginning = self.complaint("explain", spec.replace("snapkv", "snapkw"))
+        self.assertIn("'snapkw(budget=25%) | ", beginning)
+        self.assertLess(len(beginning), 300)
+
+    def test_layers_that_the_trace_does_not_store_are_explained(self):
+        spec = "none | layers(29..29)={kv=f16}"
+        for command in ["compare", "report"]:
+            message = self.complaint(command, TRACE, "-p", spec)
+            self.assertIn("0..4 = model layers 0, 7, 14, 21, 29", message)
+        self.results("compare", TRACE, "-p", "none | kv=int8 | layers(4..4)={kv=f16}")
+
+    def test_target_names_are_read_in_any_case(self):
+        self.assertIn("SCALAR  <- active", self.results("list", "--target", "scalar"))
+
     def test_a_pipeline_that_the_trace_cannot_run_is_quoted(self):
         trace = self.small_trace(window=8)
         spec = "snapkv(budget=25%,window=32)"
@@ -103,6 +126,48 @@ class Usage(CliTest):
         self.assertIn(nowhere, self.complaint("compact", TRACE, *spec, "-o", nowhere))
         self.assertIn("-", self.complaint("compact", TRACE, *spec, "-o", "-"))
         self.assertIn(nowhere, self.complaint("gen", "-o", nowhere))
+
+    def test_an_empty_output_name_is_refused(self):
+        for option in ["--json", "--csv", "--html"]:
+            self.assertIn(option, self.complaint("compare", TRACE, "-p", "none", option, ""))
+        self.assertIn("--json", self.complaint("report", TRACE, "-p", "none", "--json", ""))
+        self.assertIn("--output", self.complaint("compact", TRACE, "-p", "none", "-o", ""))
+        self.assertIn("--output", self.complaint("gen", "-o", ""))
+
+    def test_outputs_never_replace_the_trace_that_is_read(self):
+        trace = self.small_trace()
+        with open(trace, "rb") as file:
+            before = file.read()
+        os.symlink(trace, self.path("symlink"))
+        os.link(trace, self.path("hard_link"))
+        nested = os.path.join(self.folder, ".", "small.safetensors")
+        names = [trace, nested, self.path("symlink"), self.path("hard_link")]
+        commands = [["compare", trace, "-p", "none", "--json"],
+                    ["compare", trace, "-p", "none", "--csv"],
+                    ["compare", trace, "-p", "none", "--html"],
+                    ["report", trace, "-p", "none", "--json"],
+                    ["compact", trace, "-p", "none", "-o", self.path("o"), "--json"],
+                    ["compact", trace, "-p", "none", "-o"]]
+        for name in names:
+            for command in commands:
+                self.assertIn("the trace that is read", self.complaint(*command, name))
+        with open(trace, "rb") as file:
+            self.assertEqual(file.read(), before)
+        self.assertFalse(os.path.exists(self.path("o")))
+
+    def test_outputs_never_replace_each_other(self):
+        trace = self.small_trace()
+        same = self.path("same")
+        os.symlink("same", self.path("link"))  # to a file that does not exist yet
+        for other in [same, os.path.join(self.folder, ".", "same"), self.path("link")]:
+            message = self.complaint("compare", trace, "-p", "none", "--json", same, "--csv",
+                                     other)
+            self.assertIn("--csv", message)
+            self.assertIn("--json", message)
+            self.assertIn("--output", self.complaint("compact", trace, "-p", "none", "-o", same,
+                                                     "--json", other))
+        self.assertFalse(os.path.exists(same))
+        self.results("compare", trace, "-p", "none", "--json", "/dev/null", "--csv", "/dev/null")
 
     def test_only_one_output_can_be_standard_output(self):
         message = self.complaint("compare", TRACE, "-p", "none", "--json", "-", "--csv", "-")
