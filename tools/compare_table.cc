@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kvsieve/str_cat.h"
+#include "lib/eval/run_notes.h"
 #include "tools/notes.h"
 #include "tools/table.h"
 
@@ -36,12 +37,6 @@ std::vector<std::string> Cells(const eval::PipelineResult& pipeline, int number,
           pipeline.typed};
 }
 
-constexpr char kLegend[] =
-    "* Pareto front of kept bytes and mean output error. ratio: f16 bytes of all tokens / kept "
-    "bytes. rows: kept.\n"
-    "output error |o-o*|/|o*|, KL(compressed|full), mass of full attention on kept rows, top32 "
-    "shared strongest rows.\n";
-
 }  // namespace
 
 void PrintSetting(std::FILE* out, const eval::Comparison& comparison) {
@@ -51,14 +46,13 @@ void PrintSetting(std::FILE* out, const eval::Comparison& comparison) {
     std::snprintf(text, sizeof text, "%.1e", *comparison.engine_rel_error);
     engine = text;
   }
-  std::fprintf(out,
-               "%s: %lld prompt tokens, %lld eval tokens (their rows %s), %zu layers; kernels %s, "
-               "%d thread%s; engine_rel_error %s\n",
-               comparison.trace_name.c_str(), static_cast<long long>(comparison.tokens),
-               static_cast<long long>(comparison.n_eval),
-               comparison.decode_rows == DecodeRows::kExact ? "stay exact" : "are stored",
-               comparison.layers.size(), comparison.target.c_str(), comparison.threads,
-               comparison.threads == 1 ? "" : "s", engine.c_str());
+  PrintWrapped(
+      out, StrCat(comparison.trace_name, ": ", comparison.tokens, " prompt tokens, ",
+                  comparison.n_eval, " eval tokens (their rows ",
+                  comparison.decode_rows == DecodeRows::kExact ? "stay exact" : "are stored", "), ",
+                  eval::LayersText(comparison.layers), " of the model; kernels ", comparison.target,
+                  ", ", comparison.threads, " thread", comparison.threads == 1 ? "" : "s",
+                  "; engine_rel_error ", engine));
 }
 
 void PrintCompareTable(std::FILE* out, const eval::Comparison& comparison) {
@@ -77,7 +71,7 @@ void PrintCompareTable(std::FILE* out, const eval::Comparison& comparison) {
   table.AddColumn("error", "p99");
   table.AddColumn("KL", "nats");
   table.AddColumn("mass", "kept");
-  table.AddColumn("top32", "shared");
+  table.AddColumn("top32", "share");
   table.AddColumn("compact", "ms");
   table.AddColumn("attend", "us/token");
   table.AddColumn("pipeline", "", Align::kLeft);
@@ -87,7 +81,8 @@ void PrintCompareTable(std::FILE* out, const eval::Comparison& comparison) {
                  pipeline.pareto ? RowStyle::kMarked : RowStyle::kPlain);
   }
   table.Print(out);
-  std::fprintf(out, "\n%s", kLegend);
+  std::fprintf(out, "\n");
+  for (const char* line : eval::FigureLegend()) PrintWrapped(out, line);
   PrintSetting(out, comparison);
   PrintNotes(out, comparison.pipelines);
 }

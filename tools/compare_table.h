@@ -10,7 +10,7 @@ namespace kvsieve::tools {
 
 void PrintCompareTable(std::FILE* out, const eval::Comparison& comparison);
 
-// "smollm2.safetensors: 1024 prompt tokens, 48 eval tokens, 5 layers; AVX2, 2 threads; ..."
+// "smollm2.safetensors: 1024 prompt tokens, 48 eval tokens, layers 0, 7, 14; AVX2, ..."
 void PrintSetting(std::FILE* out, const eval::Comparison& comparison);
 
 }  // namespace kvsieve::tools

@@ -7,6 +7,7 @@
 
 #include "kvsieve/eval/trace.h"
 #include "kvsieve/str_cat.h"
+#include "tools/compacted_file.h"
 #include "tools/context.h"
 #include "tools/table.h"
 
@@ -68,7 +69,11 @@ std::string Printable(const std::string& text) {
 }
 
 Status RunInspect(Context&, const InspectCommand& command) {
-  KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.file));
+  Result<eval::Trace> opened = eval::Trace::Open(command.file);
+  if (!opened.ok()) {
+    return PrintCompactedFile(command.file) ? Status() : opened.TakeStatus();
+  }
+  const eval::Trace trace = *std::move(opened);
   struct stat status {};
   const bool known = stat(command.file.c_str(), &status) == 0;
   std::printf("%s: kv-trace 1, valid, %s KiB\n", trace.name().c_str(),
@@ -94,8 +99,11 @@ Status RunInspect(Context&, const InspectCommand& command) {
 void AddInspect(CLI::App& app, Context& context) {
   auto options = std::make_shared<InspectCommand>();
   CLI::App* command =
-      AddCommand(app, context, "inspect", "What a trace holds, validated", options, RunInspect);
-  command->add_option("FILE", options->file, "Trace file")->required()->type_name("");
+      AddCommand(app, context, "inspect", "What a trace holds, validated, or a file of compact",
+                 options, RunInspect);
+  command->add_option("FILE", options->file, "Trace file, or what compact wrote")
+      ->required()
+      ->type_name("");
 }
 
 }  // namespace kvsieve::tools

@@ -10,8 +10,9 @@ namespace kvsieve::tools {
 namespace {
 
 constexpr int kGap = 2;
-// Below this much room for the last column wrapping makes things worse.
+// With less room the last column does not stand beside the others.
 constexpr int kMinWrapWidth = 24;
+constexpr int kOwnLineIndent = 6;
 
 std::string Pad(const std::string& text, int width, Align align) {
   const std::string fill(std::max(0, width - static_cast<int>(text.size())), ' ');
@@ -40,30 +41,48 @@ std::vector<int> Table::Widths() const {
   return widths;
 }
 
+Table::Layout Table::LayoutFor(int columns) const {
+  Layout layout{Widths(), kGap, columns};
+  int figures = 0;  // columns that all but the last take, with the gaps between them
+  for (std::size_t c = 0; c + 1 < columns_.size(); ++c) figures += layout.widths[c] + kGap;
+  if (columns > 0 && figures - kGap > columns) layout.gap = 1;
+  return layout;
+}
+
 std::vector<std::string> Table::Lines(const std::vector<std::string>& cells,
-                                      const std::vector<int>& widths, int columns) const {
+                                      const Layout& layout) const {
+  const int columns = layout.columns;
   std::string line;
   const std::size_t last = columns_.size() - 1;
   for (std::size_t c = 0; c < last; ++c) {
-    line += Pad(cells[c], widths[c], columns_[c].align) + std::string(kGap, ' ');
+    line += Pad(cells[c], layout.widths[c], columns_[c].align) + std::string(layout.gap, ' ');
   }
-  const int room = columns - static_cast<int>(line.size());
-  const int width = columns > 0 && room >= kMinWrapWidth ? room : 0;
   std::vector<std::string> lines;
+  std::string lead = line;
+  std::string next_lead(line.size() + kGap, ' ');
+  int width = columns > 0 ? columns - static_cast<int>(line.size()) : 0;
+  if (columns > 0 && width < kMinWrapWidth) {
+    // No room beside the figures: the text gets lines of its own, below them.
+    lines.push_back(line);
+    TrimRight(lines.back());
+    lead = std::string(kOwnLineIndent, ' ');
+    next_lead = std::string(kOwnLineIndent + kGap, ' ');
+    width = std::max(kMinWrapWidth, columns - kOwnLineIndent);
+    if (cells[last].empty()) return lines;
+  }
   for (const std::string& part : Wrap(cells[last], width)) {
-    const std::string lead = lines.empty() ? line : std::string(line.size() + kGap, ' ');
     lines.push_back(lead + part);
     TrimRight(lines.back());
+    lead = next_lead;
   }
   return lines;
 }
 
 void Table::Print(std::FILE* out) const {
-  const std::vector<int> widths = Widths();
-  const int columns = TerminalColumns(out);
+  const Layout layout = LayoutFor(TerminalColumns(out));
   const bool colour = UseColour(out);
   const auto print = [&](const std::vector<std::string>& cells, const char* escape) {
-    for (const std::string& line : Lines(cells, widths, columns)) {
+    for (const std::string& line : Lines(cells, layout)) {
       if (colour && *escape != '\0') {
         std::fprintf(out, "%s%s\x1b[0m\n", escape, line.c_str());
       } else {

@@ -1,5 +1,6 @@
 // An aligned table with a two-line header (name, unit). The last column is left-aligned text that
-// may be long: it wraps at the width of the terminal instead of breaking the table.
+// may be long: it wraps at the width of the terminal instead of breaking the table, and stands
+// below the others, indented, where there is no room beside them.
 #ifndef KVSIEVE_TOOLS_TABLE_H_
 #define KVSIEVE_TOOLS_TABLE_H_
 
@@ -31,9 +32,15 @@ class Table {
     RowStyle style;
   };
 
+  struct Layout {
+    std::vector<int> widths;
+    int gap;      // blanks between columns
+    int columns;  // of the terminal, 0: none
+  };
+
   std::vector<int> Widths() const;
-  std::vector<std::string> Lines(const std::vector<std::string>& cells,
-                                 const std::vector<int>& widths, int columns) const;
+  Layout LayoutFor(int columns) const;
+  std::vector<std::string> Lines(const std::vector<std::string>& cells, const Layout& layout) const;
 
   std::vector<Column> columns_;
   std::vector<Row> rows_;

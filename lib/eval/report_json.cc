@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -98,6 +99,27 @@ std::string CsvNumber(std::optional<double> value) {
   return value && std::isfinite(*value) ? StrCat(*value) : std::string();
 }
 
+// The kernel paths of the K or V side over all layers: "fused", or "fused/portable" where layers
+// differ.
+std::string PathsOf(const PipelineResult& pipeline, std::string LayerReport::*side) {
+  std::set<std::string> paths;
+  for (const LayerResult& layer : pipeline.layers) paths.insert(layer.report.*side);
+  std::string out;
+  for (const std::string& path : paths) out += StrCat(out.empty() ? "" : "/", path);
+  return out;
+}
+
+// Behind the figures: what a line needs to stand among those of other runs.
+constexpr char kCsvSetting[] = ",typed,trace,target,threads,decode_rows,key_path,value_path";
+
+std::string CsvSetting(const Comparison& comparison, const PipelineResult& pipeline) {
+  return StrCat(",", CsvText(pipeline.typed), ",", CsvText(comparison.trace_name), ",",
+                comparison.target, ",", comparison.threads, ",",
+                comparison.decode_rows == DecodeRows::kExact ? "exact" : "stored", ",",
+                PathsOf(pipeline, &LayerReport::key_path), ",",
+                PathsOf(pipeline, &LayerReport::value_path));
+}
+
 }  // namespace
 
 std::string ReportJson(const Comparison& comparison) {
@@ -123,7 +145,8 @@ std::string ReportCsv(const Comparison& comparison) {
   out +=
       ",output_rel_error_mean,output_rel_error_p50,output_rel_error_p99,output_rel_error_max,"
       "output_cosine,attention_kl,attention_mass_kept,top32_overlap,compact_ms,"
-      "attend_us_per_token,pareto\n";
+      "attend_us_per_token,pareto";
+  out += StrCat(kCsvSetting, "\n");
   for (const PipelineResult& pipeline : comparison.pipelines) {
     out += CsvText(pipeline.canonical);
     for (const ByteField& field : ByteFields()) out += StrCat(",", field.get(pipeline.bytes));
@@ -146,7 +169,8 @@ std::string ReportCsv(const Comparison& comparison) {
     }
     for (const auto& figure : figures) out += StrCat(",", CsvNumber(figure));
     out += StrCat(",", CsvNumber(pipeline.time.compact_ms), ",",
-                  CsvNumber(pipeline.time.attend_us_per_token), ",", pipeline.pareto ? 1 : 0, "\n");
+                  CsvNumber(pipeline.time.attend_us_per_token), ",", pipeline.pareto ? 1 : 0,
+                  CsvSetting(comparison, pipeline), "\n");
   }
   return out;
 }

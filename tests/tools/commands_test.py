@@ -75,6 +75,24 @@ class Commands(CliTest):
             self.assertIn(text, out)
         self.assertIn(f"{os.path.getsize(TRACE) / 1024:.1f} KiB", out)
 
+    def test_inspect_recognises_what_compact_wrote(self):
+        out = self.path("kept.safetensors")
+        self.results("compact", TRACE, "-p", "snapkv(budget=25%)", "-o", out)
+        text = self.results("inspect", out)
+        self.assertIn("kvsieve compact", text)
+        # 256 of 1024 rows in each of 3 KV heads.
+        self.assertRegex(text, r"(?m)^ *29 +3 +64 +64 +768 +256$")
+        self.assertIn("is not a name of kv-trace 1", self.complaint("compare", out, "-p", "none"))
+
+    def test_gen_names_its_presets_and_says_when_a_window_is_too_long(self):
+        self.assertRegex(self.results("gen", "--help"), r"--preset NAME[^\n]*needle")
+        command = ["gen", "-o", self.path("t"), "--tokens", "100", "--window", "5000"]
+        run = self.run_cli(*command)
+        self.assertEqual(run.returncode, 0)
+        self.assertRegex(run.stderr, r"\Akvsieve: warning: --window 5000 [^\n]*100[^\n]*\n\Z")
+        self.assertEqual(self.run_cli("--quiet", *command).stderr, "")
+        self.assertIn("window queries: 100 at", self.results("inspect", self.path("t")))
+
 
 if __name__ == "__main__":
     unittest.main()

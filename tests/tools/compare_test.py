@@ -203,7 +203,7 @@ class Compare(CliTest):
             self.assertRegex(lines[number + 1], rf"^ *{number} .*\d  ")
             self.assertTrue(lines[number + 1].endswith(spec))
         for word in ["KiB", "us/token", "Pareto front", "smollm2-135m-small.safetensors",
-                     "1024 prompt tokens", "engine_rel_error"]:
+                     "1024 prompt tokens", "layers 0, 7, 14, 21, 29", "engine_rel_error"]:
             self.assertIn(word, out)
 
     def test_csv_has_one_line_per_pipeline(self):
@@ -215,6 +215,14 @@ class Compare(CliTest):
             self.assertEqual(int(row["kept_bytes"]), pipeline["bytes"]["kept_bytes"])
             self.assertEqual(float(row["output_rel_error_p99"]),
                              pipeline["accuracy"]["output_rel_error"]["p99"])
+            # Where a line comes from, so that lines of several runs can stand in one table.
+            self.assertEqual(row["typed"], pipeline["typed"])
+            self.assertEqual(row["trace"], report["trace"]["name"])
+            self.assertEqual(row["target"], report["target"])
+            self.assertEqual(int(row["threads"]), report["threads"])
+            self.assertEqual(row["decode_rows"], "exact")
+            for side in ("key_path", "value_path"):
+                self.assertIn(row[side], ["fused", "portable"])
 
 
 if __name__ == "__main__":

@@ -102,6 +102,25 @@ class Outputs(CliTest):
         with open(self.only_file()) as file:
             self.assertTrue(file.read().startswith("pipeline,"))
 
+    def test_a_symbolic_link_is_written_through(self):
+        target = self.path("target.csv")
+        link = self.path("link.csv")
+        os.symlink("target.csv", link)
+        for _ in range(2):  # the target does not exist, then it does
+            self.results("compare", self.small_trace(), "-p", "none", "--csv", link)
+            self.assertTrue(os.path.islink(link))
+            with open(target) as file:
+                self.assertTrue(file.read().startswith("pipeline,"))
+        self.results("gen", "-o", link, "--tokens", "50")
+        self.assertTrue(os.path.islink(link))
+        self.assertIn("50 at positions", self.results("inspect", target))
+
+    def test_links_that_lead_in_a_circle_are_refused(self):
+        link = self.path("circle")
+        os.symlink("circle", link)
+        self.assertIn("circle", self.complaint("gen", "-o", link))
+        self.assertTrue(os.path.islink(link))
+
     def test_devices_are_written_in_place(self):
         self.results("compare", TRACE, "-p", "none", "--json", "/dev/null")
         self.assertFalse(os.path.isfile("/dev/null"))
@@ -136,6 +155,16 @@ class Outputs(CliTest):
         self.assertEqual(page.count("<circle"), 3)
         self.assertIn('class="front-line"', page)
         self.assertIn("snapkv(budget=25%)", page)
+        for text in ["Pareto front of kept bytes", "mass of full attention", "layers 0, 7, 14"]:
+            self.assertIn(text, page)
+        # Figures on the points are as short as those of the table.
+        self.assertRegex(page, r"<title>2: none \| kv=int8, \d+\.\d KiB, error 0\.\d{4}</title>")
+
+    def test_html_says_what_did_not_run_as_asked(self):
+        path = self.path("r.html")
+        self.results("compare", self.small_trace(), "-p", "snapkv(budget=512)", "--html", path)
+        with open(path, encoding="utf-8") as file:
+            self.assertIn("200 of 512", file.read())
 
 
 if __name__ == "__main__":

@@ -84,6 +84,20 @@ class Terminal(CliTest):
         wrapped = "".join(line[column:].strip() for line in rows)
         self.assertEqual(wrapped.replace(" ", ""), LONG.replace(" ", ""))
 
+    def test_on_a_narrow_terminal_specs_stand_below_their_figures(self):
+        for columns in (100, 80):
+            shown, _ = self.on_terminal("stdout", "compare", self.small_trace(), "-p", "none",
+                                        "-p", LONG, columns=columns, NO_COLOR="1")
+            lines = shown.replace("\r\n", "\n").split("\n")
+            for line in lines:
+                self.assertLessEqual(len(line), columns, line)
+            self.assertEqual(lines[1], "      pipeline")
+            first = lines.index("      none")
+            self.assertRegex(lines[first - 1], r"^1 .*\d$")
+            spec = lines[first + 2:lines.index("")]
+            self.assertTrue(all(line.startswith("      ") for line in spec), spec)
+            self.assertEqual("".join(spec).replace(" ", ""), LONG.replace(" ", ""))
+
 
 def main():
     try:

@@ -7,6 +7,7 @@
 
 #include "kvsieve/str_cat.h"
 #include "lib/eval/html/scatter_svg.h"
+#include "lib/eval/run_notes.h"
 
 namespace kvsieve::eval {
 namespace {
@@ -46,6 +47,10 @@ std::string Figure(std::optional<double> value, const char* format) {
 
 std::string Cell(const std::string& text) { return "<td>" + text + "</td>"; }
 
+double KeptKib(const PipelineResult& pipeline) {
+  return static_cast<double>(pipeline.bytes.kept_bytes()) / 1024;
+}
+
 std::string Row(const PipelineResult& pipeline, int number) {
   std::optional<double> error, p99, kl, mass, top32;
   if (const auto& a = pipeline.accuracy) {
@@ -55,15 +60,21 @@ std::string Row(const PipelineResult& pipeline, int number) {
     mass = a->attention_mass_kept;
     top32 = a->top32_overlap;
   }
-  const double kept_kib = static_cast<double>(pipeline.bytes.kept_bytes()) / 1024;
-  return StrCat(pipeline.pareto ? "<tr class=\"front\">" : "<tr>", Cell(StrCat(number)),
-                "<td class=\"spec\" title=\"", HtmlText(pipeline.canonical), "\">",
-                HtmlText(pipeline.typed), "</td>", Cell(Figure(kept_kib, "%.1f")),
+  return StrCat(pipeline.pareto ? "<tr class=\"front\">" : "<tr>",
+                Cell(StrCat(pipeline.pareto ? "* " : "", number)), "<td class=\"spec\" title=\"",
+                HtmlText(pipeline.canonical), "\">", HtmlText(pipeline.typed), "</td>",
+                Cell(Figure(KeptKib(pipeline), "%.1f")),
                 Cell(Figure(pipeline.bytes.total_ratio(), "%.2f")),
                 Cell(Figure(100 * pipeline.bytes.keep_rate(), "%.1f")), Cell(Figure(error, "%.4f")),
                 Cell(Figure(p99, "%.4f")), Cell(Figure(kl, "%.4f")), Cell(Figure(mass, "%.4f")),
                 Cell(Figure(top32, "%.3f")), Cell(Figure(pipeline.time.compact_ms, "%.1f")),
                 Cell(Figure(pipeline.time.attend_us_per_token, "%.0f")), "</tr>\n");
+}
+
+// "7: none | kv=turbo4, 1020.2 KiB, error 0.0628".
+std::string Tooltip(const PipelineResult& pipeline, int number) {
+  return StrCat(number, ": ", pipeline.typed, ", ", Figure(KeptKib(pipeline), "%.1f"),
+                " KiB, error ", Figure(pipeline.accuracy->output_rel_error.mean, "%.4f"));
 }
 
 std::string Scatter(const Comparison& comparison) {
@@ -74,7 +85,7 @@ std::string Scatter(const Comparison& comparison) {
     if (!pipeline.accuracy || pipeline.bytes.kept_bytes() <= 0) continue;
     const double error = pipeline.accuracy->output_rel_error.mean;
     points.push_back({static_cast<double>(pipeline.bytes.kept_bytes()), error, pipeline.pareto,
-                      number, StrCat(number, ": ", pipeline.typed, ", error ", error)});
+                      number, Tooltip(pipeline, number)});
   }
   return ScatterSvg(points);
 }
@@ -84,9 +95,9 @@ std::string Scatter(const Comparison& comparison) {
 std::string ReportHtml(const Comparison& comparison) {
   std::string out = kHead;
   out += StrCat("<h1>", HtmlText(comparison.trace_name), "</h1>\n<p>", comparison.tokens,
-                " prompt tokens, ", comparison.n_eval, " eval tokens, ", comparison.layers.size(),
-                " layers; kernels ", comparison.target, ", ", comparison.threads,
-                " threads; eval rows ",
+                " prompt tokens, ", comparison.n_eval, " eval tokens, ",
+                LayersText(comparison.layers), " of the model; kernels ", comparison.target, ", ",
+                comparison.threads, " threads; eval rows ",
                 comparison.decode_rows == DecodeRows::kExact ? "stay exact" : "are stored",
                 "; engine_rel_error ", Figure(comparison.engine_rel_error, "%.2e"), "; kvsieve ",
                 comparison.version, "</p>\n");
@@ -100,7 +111,10 @@ std::string ReportHtml(const Comparison& comparison) {
       "<th>attend \u00b5s/token</th></tr>\n";
   int number = 0;
   for (const PipelineResult& pipeline : comparison.pipelines) out += Row(pipeline, ++number);
-  return out + "</table></div>\n</body></html>\n";
+  out += "</table></div>\n<p class=\"legend\">";
+  for (const char* line : FigureLegend()) out += HtmlText(line) + "<br>\n";
+  for (const std::string& note : RunNotes(comparison.pipelines)) out += HtmlText(note) + "<br>\n";
+  return out + "</p>\n</body></html>\n";
 }
 
 }  // namespace kvsieve::eval
