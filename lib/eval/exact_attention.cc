@@ -1,10 +1,14 @@
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <limits>
 #include <new>
 #include <numeric>
 
 #include "kvsieve/eval/quality.h"
 #include "kvsieve/float16.h"
+#include "kvsieve/str_cat.h"
+#include "lib/eval/file_error.h"
 #include "lib/eval/portable_math.h"
 #include "lib/eval/top_columns.h"
 
@@ -24,6 +28,12 @@ struct HeadResult {
   float* outputs;             // [n_eval, value_dim]
   std::int32_t* top_columns;  // [n_eval, kTopColumns]
   std::int32_t* top_counts;   // [n_eval]
+};
+
+// The first logit of a query head that f32 cannot hold.
+struct Overflow {
+  std::int64_t query = -1;  // -1: none
+  std::int64_t column = 0;
 };
 
 // Temporary memory of one worker, for the largest layer.
@@ -60,12 +70,15 @@ class HeadAttention {
         kv_head_(query_head / layer.spec.group()),
         columns_(trace.tokens() + trace.n_eval()) {}
 
-  void Run(Scratch& scratch, const HeadResult& result) const {
-    ComputeLogits(scratch);
+  // After an overflow `result` is incomplete.
+  Overflow Run(Scratch& scratch, const HeadResult& result) const {
+    const Overflow overflow = ComputeLogits(scratch);
+    if (overflow.query >= 0) return overflow;
     for (std::int64_t query = 0; query < trace_.n_eval(); ++query) {
       Softmax(query, scratch, result);
     }
     ComputeOutputs(scratch, result);
+    return {};
   }
 
  private:
@@ -100,8 +113,9 @@ class HeadAttention {
     }
   }
 
-  void ComputeLogits(Scratch& scratch) const {
+  Overflow ComputeLogits(Scratch& scratch) const {
     const int dim = layer_.spec.key_dim;
+    const double scale = static_cast<double>(layer_.spec.scale);
     for (std::int64_t query = 0; query < trace_.n_eval(); ++query) {
       ConvertToF32(layer_.eval_queries.row(query_head_, query), layer_.eval_queries.type, dim,
                    scratch.queries.data() + query * dim);
@@ -120,9 +134,13 @@ class HeadAttention {
         double dots[kBlockRows];
         Dots(scratch.queries.data() + query * dim, scratch.transposed.data(), dots);
         double* logits = scratch.logits.data() + query * columns_ + first;
-        for (int r = 0; r < count; ++r) logits[r] = Logit(dots[r]);
+        for (int r = 0; r < count; ++r) {
+          if (!FitsF32(dots[r] * scale)) return {query, first + r};
+          logits[r] = Softcap(dots[r] * scale);
+        }
       }
     }
+    return {};
   }
 
   // Lanes past the block's rows hold leftovers of an earlier block and are not used.
@@ -135,8 +153,12 @@ class HeadAttention {
     }
   }
 
-  double Logit(double dot) const {
-    const double logit = dot * static_cast<double>(layer_.spec.scale);
+  // False for NaN too, the sum of a product that overflowed up and one that overflowed down.
+  static bool FitsF32(double logit) {
+    return std::abs(logit) <= static_cast<double>(std::numeric_limits<float>::max());
+  }
+
+  double Softcap(double logit) const {
     const double cap = static_cast<double>(layer_.spec.softcap);
     return cap > 0 ? cap * PortableTanh(logit / cap) : logit;
   }
@@ -211,6 +233,18 @@ std::span<const T> Row(const std::vector<T>& array, std::int64_t row, std::int64
                                   static_cast<std::size_t>(row_size));
 }
 
+Status Refusal(const Trace& trace, int layer_index, int query_head, const Overflow& overflow) {
+  const int layer = trace.layers()[static_cast<std::size_t>(layer_index)].spec.layer;
+  const bool is_prompt = overflow.column < trace.tokens();
+  return FileErrors(trace.name())
+      .Make(
+          ErrorCode::kNonFinite,
+          StrCat("layer ", layer, ", query head ", query_head, ", eval query ", overflow.query),
+          StrCat("the logit of ", is_prompt ? "prompt" : "eval", " row ",
+                 is_prompt ? overflow.column : overflow.column - trace.tokens(), " is beyond f32"),
+          "capture it again, no model has such keys and queries");
+}
+
 }  // namespace
 
 Result<ExactAttention> ExactAttention::Compute(const Trace& trace, Parallel& parallel) try {
@@ -234,6 +268,7 @@ Result<ExactAttention> ExactAttention::Compute(const Trace& trace, Parallel& par
     result.top_columns.resize(rows * kTopColumns);
     result.top_counts.resize(rows);
   }
+  std::vector<Overflow> overflows(tasks.size());
   // Allocated here: a task has no way to report a failure.
   std::vector<Scratch> scratch(static_cast<std::size_t>(parallel.workers()),
                                Scratch(n_eval, columns, max_dim));
@@ -241,13 +276,18 @@ Result<ExactAttention> ExactAttention::Compute(const Trace& trace, Parallel& par
     const auto [layer_index, head] = tasks[static_cast<std::size_t>(task)];
     LayerResult& result = exact.layers_[static_cast<std::size_t>(layer_index)];
     const std::int64_t first_row = head * n_eval;
-    HeadAttention(trace, trace.layers()[static_cast<std::size_t>(layer_index)], head)
-        .Run(scratch[static_cast<std::size_t>(worker)],
-             {result.probabilities.data() + first_row * columns,
-              result.outputs.data() + first_row * result.value_dim,
-              result.top_columns.data() + first_row * kTopColumns,
-              result.top_counts.data() + first_row});
+    overflows[static_cast<std::size_t>(task)] =
+        HeadAttention(trace, trace.layers()[static_cast<std::size_t>(layer_index)], head)
+            .Run(scratch[static_cast<std::size_t>(worker)],
+                 {result.probabilities.data() + first_row * columns,
+                  result.outputs.data() + first_row * result.value_dim,
+                  result.top_columns.data() + first_row * kTopColumns,
+                  result.top_counts.data() + first_row});
   });
+  for (std::size_t task = 0; task < tasks.size(); ++task) {
+    const auto [layer_index, head] = tasks[task];
+    if (overflows[task].query >= 0) return Refusal(trace, layer_index, head, overflows[task]);
+  }
   exact.MeasureEngineError(trace);
   return exact;
 } catch (const std::bad_alloc&) {

@@ -22,6 +22,9 @@ enum Part { kK, kV, kQWindow, kQEval, kKEval, kVEval, kOutEval, kParts };
 constexpr std::array<std::string_view, kParts> kPartNames = {
     "k", "v", "q_window", "q_eval", "k_eval", "v_eval", "out_eval"};
 
+// A position has a next one, and both are TokenPos.
+constexpr TokenPos kLastPosition = std::numeric_limits<TokenPos>::max() - 1;
+
 enum Sequence { kPositions, kWindowPositions, kEvalPositions, kTokens, kSequences };
 constexpr std::array<std::string_view, kSequences> kSequenceNames = {
     "positions", "q_window_positions", "q_eval_positions", "tokens"};
@@ -144,6 +147,10 @@ class TraceReader {
     for (std::size_t i = 0; i < positions.size(); ++i) {
       if (positions[i] < 0) {
         return Bad(tensor, StrCat("holds ", positions[i], " at index ", i, ", below 0"));
+      }
+      if (positions[i] > kLastPosition) {
+        return Bad(tensor, StrCat("holds ", positions[i], " at index ", i, ", above the last ",
+                                  "position there is, ", kLastPosition));
       }
       if (i > 0 && positions[i] <= positions[i - 1]) {
         return Bad(tensor, StrCat("is not strictly increasing: ", positions[i], " at index ", i,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kvsieve/eval/quality.h"
 #include "kvsieve/eval/thread_pool.h"
@@ -180,6 +181,71 @@ TEST(ExactAttention, SurvivesLargeLogits) {
     double sum = 0;
     for (const float p : exact.Probabilities(0, head, 1)) sum += p;
     EXPECT_NEAR(sum, 1, 1e-6);  // eight roundings to f32
+  }
+}
+
+// Writes `value` into one row of a [heads, rows, dim] tensor of f32, with alternating signs if
+// asked.
+void FillRow(TestTensor& tensor, std::size_t head, std::size_t row, float value, float sign = 1) {
+  const std::size_t dim = tensor.shape[2];
+  std::vector<float> values(dim);
+  for (std::size_t d = 0; d < dim; ++d) values[d] = d % 2 == 0 ? value : sign * value;
+  const std::string bytes = EncodeElements("F32", values);
+  tensor.bytes.replace((head * tensor.shape[1] + row) * bytes.size(), bytes.size(), bytes);
+}
+
+// 1e20 * 1e20 is Inf in f32; with opposite signs the sum of the products is NaN.
+TEST(ExactAttention, RefusesLogitsBeyondF32) {
+  for (const float sign : {1.0F, -1.0F}) {
+    for (const std::string softcap : {"0", "30"}) {
+      for (const int threads : {1, 3}) {
+        TestFile file = MakeTestTrace({});
+        file.SetMetadata("attn.softcap", softcap);
+        FillRow(file.Get("layer.3.k"), 1, 4, 1e20F);
+        FillRow(file.Get("layer.3.q_eval"), 2, 1, 1e20F, sign);
+        const Trace trace = OpenGood(file);
+        ThreadPool pool(threads);
+        const auto exact = ExactAttention::Compute(trace, pool);
+        ASSERT_FALSE(exact.ok());
+        EXPECT_EQ(exact.error().code, ErrorCode::kNonFinite);
+        EXPECT_TRUE(exact.message().starts_with(
+            "test: layer 3, query head 2, eval query 1: the logit of prompt row 4 is beyond f32; "))
+            << exact.message();
+        EXPECT_EQ(exact.message().find('\n'), std::string::npos);
+      }
+    }
+  }
+}
+
+TEST(ExactAttention, IsFiniteUpToTheLargestF32) {
+  TestFile file = MakeTestTrace({.layers = {0}, .key_scale = 1e37});
+  for (std::size_t row = 0; row < 6; ++row) {
+    FillRow(file.Get("layer.0.v"), 0, row, std::numeric_limits<float>::max());
+    FillRow(file.Get("layer.0.k"), 0, row, 1e37F);  // equal logits: an average of largest values
+  }
+  const Trace trace = OpenGood(file);
+  const ExactAttention exact = ComputeWith(trace, 1);
+  for (int head = 0; head < 4; ++head) {
+    for (const float p : exact.Probabilities(0, head, 1)) EXPECT_TRUE(std::isfinite(p));
+    for (const float o : exact.Output(0, head, 1)) EXPECT_TRUE(std::isfinite(o));
+  }
+  EXPECT_TRUE(std::isfinite(exact.engine_rel_error().value_or(NAN)));
+}
+
+// x - cap tanh(x / cap) is x^3 / (3 cap^2) at most: 2e-7 for logits of 16 under a cap of 1e5.
+TEST(ExactAttention, SoftcapFarAboveTheLogitsChangesNothing) {
+  const TestShape shape{.tokens = 100};
+  const Trace plain = OpenGood(MakeTestTrace(shape));
+  const ExactAttention expected = ComputeWith(plain, 1);
+  for (const std::string softcap : {"1e5", "1e8", "3e38"}) {
+    TestFile file = MakeTestTrace(shape);
+    file.SetMetadata("attn.softcap", softcap);
+    const Trace trace = OpenGood(file);
+    const ExactAttention exact = ComputeWith(trace, 1);
+    for (std::size_t c = 0; c < 101; ++c) {
+      const float p = expected.Probabilities(1, 3, 0)[c];
+      ASSERT_NEAR(exact.Probabilities(1, 3, 0)[c], p, 1e-6F * p) << softcap << " column " << c;
+    }
   }
 }
 

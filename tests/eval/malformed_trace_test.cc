@@ -128,6 +128,11 @@ void AddPositions(std::vector<Malformed>& cases) {
   cases.push_back(WithInts("q_window_positions", {4, 5, 6}, {"holds 6, which is not a prompt"}));
   cases.push_back(WithInts("q_eval_positions", {5, 6}, {"begins at 5", "last prompt position 5"}));
   cases.push_back(WithInts("q_eval_positions", {6, 6}, {"'q_eval_positions'", "not strictly"}));
+  // A position has a next one.
+  for (const std::string name : {"positions", "q_eval_positions"}) {
+    cases.push_back(
+        WithInts(name, {6, 2147483647}, {"'" + name + "'", "2147483647 at index 1", "2147483646"}));
+  }
   cases.push_back(WithInts("tokens", {1, 2, 3}, {"'tokens'", "3 ids for 6"}));
 }
 

@@ -55,6 +55,12 @@ TEST(PortableMath, ExpIsWithinItsBound) {
 
 TEST(PortableMath, TanhIsWithinItsBound) {
   for (double x = -50; x <= 50; x += 0.037) ASSERT_NEAR(PortableTanh(x), std::tanh(x), 1e-15) << x;
+  for (double x = 1e-300; x < 30; x *= 1.07) {
+    const double exact = static_cast<double>(std::tanh(static_cast<long double>(x)));
+    ASSERT_NEAR(PortableTanh(x) / exact, 1, 1e-14) << x;
+    ASSERT_NEAR(PortableTanh(-x) / -exact, 1, 1e-14) << x;
+  }
+  EXPECT_EQ(PortableTanh(0), 0);
   EXPECT_EQ(PortableTanh(1e300), 1);
   EXPECT_EQ(PortableTanh(-1e300), -1);
 }

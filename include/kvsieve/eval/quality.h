@@ -31,7 +31,8 @@ inline constexpr int kTopColumns = 32;
 class ExactAttention {
  public:
   // Holds 4 * query_heads * n_eval * (tokens + n_eval) bytes per layer; kOutOfMemory when the heap
-  // refuses them.
+  // refuses them. kNonFinite, naming layer, query head and query, when a logit is beyond f32; so
+  // all that this class hands out is finite.
   static Result<ExactAttention> Compute(const Trace& trace, Parallel& parallel);
 
   // f32 [tokens + n_eval] of one query, zero where the row is not visible.
