@@ -19,17 +19,18 @@ struct ByteReport {
 
   std::int64_t payload_bytes = 0;  // codes of live rows (exact rows in their own width)
   std::int64_t scale_bytes = 0;    // scales, zero points, group parameters of live rows
-  std::int64_t metadata_bytes =
-      0;  // positions, head statistics (tables that all heads share lie in the codec)
-  std::int64_t key_kept_bytes = 0;  // K's part of the three above, positions and tables included
+  // Positions and head statistics; tables that all heads share lie in the codec, outside.
+  std::int64_t metadata_bytes = 0;
+  std::int64_t key_kept_bytes = 0;  // K's part of the three above, positions included
   std::int64_t value_kept_bytes = 0;
 
   std::int64_t padding_bytes = 0;      // alignment and dimension padding of live rows
   std::int64_t reserved_bytes = 0;     // room for more rows
   std::int64_t observation_bytes = 0;  // the query ring
   std::int64_t shared_bytes = 0;       // part of resident that several caches share
-  std::int64_t scratch_peak_bytes =
-      0;  // largest temporary memory of any call (+ takes the maximum)
+  // Largest memory that scoring or encoding took in FinishPrefill or Evict (+ takes the maximum).
+  // What Attend takes is the caller's AttendScratch.
+  std::int64_t scratch_peak_bytes = 0;
 
   std::int64_t tokens_seen = 0;  // rows, summed over layers and KV heads
   std::int64_t rows_kept = 0;
