@@ -193,6 +193,7 @@ Status Cache::Evict(int layer_index) {
     KVS_RETURN_IF_ERROR(per_chunk ? ReselectStaged(context, layer, &impl_->scratch_peak_bytes)
                                   : ReselectStored(context, layer, &impl_->scratch_peak_bytes));
     layer.since_eviction = 0;
+    layer.external_scores = {};
     if (layer.evicted) impl_->oldest_exact = layer.next_position;
     return Status::Ok();
   });
@@ -216,6 +217,18 @@ Status Cache::Observe(int layer_index, std::span<const TokenPos> positions,
   });
 }
 
+// The number of scores is checked where they are ranked: rows may still come.
+Status Cache::SetExternalScores(int layer_index, std::span<const float> scores) {
+  return OnLayer(impl_->layers, layer_index, [&](LayerState& layer) -> Status {
+    const Evictor* evictor = impl_->pipeline->evictor();
+    if (evictor == nullptr || !evictor->needs().external_scores) {
+      return Status::Invalid("the pipeline does not rank rows by external scores");
+    }
+    layer.external_scores = scores;
+    return Status::Ok();
+  });
+}
+
 Status Cache::FinishPrefill(std::int64_t scratch_limit_bytes) {
   return NoThrow([&]() -> Status {
     if (impl_->finished) return Status(ErrorCode::kState, "FinishPrefill was called before");
@@ -236,6 +249,7 @@ void Cache::Clear() {
   for (LayerState& layer : impl_->layers) {
     layer.staging = Staging();
     layer.ring = QueryRing();
+    layer.external_scores = {};
     layer.heads.clear();
     layer.tokens = 0;
     layer.next_position = 0;

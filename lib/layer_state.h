@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ struct LayerState {
 
   Staging staging;  // until the prompt is finished
   QueryRing ring;
-  std::vector<HeadStore> heads;  // afterwards
+  std::span<const float> external_scores;  // the caller's, for the next eviction
+  std::vector<HeadStore> heads;            // afterwards
 
   std::int64_t tokens = 0;     // seen in this layer
   TokenPos next_position = 0;  // one past the last seen

@@ -42,6 +42,7 @@ Observation LayerView::Observe() const {
   observation.heads = heads_;
   observation.window_queries = layer_->ring.queries();
   observation.window_positions = layer_->ring.positions();
+  observation.external_scores = layer_->external_scores;
   return observation;
 }
 

@@ -235,6 +235,7 @@ void PrefillPlan::Commit() {
     layer.staging = Staging();
     // Decode goes on scoring only under every(n).
     if (pipeline_.schedule().kind != Schedule::Kind::kEvery) layer.ring = QueryRing();
+    layer.external_scores = {};
   }
 }
 

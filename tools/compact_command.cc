@@ -22,6 +22,7 @@ namespace {
 struct CompactCommand {
   std::string trace;
   std::string spec;
+  std::string scores;
   std::string out;
   std::string json;
 };
@@ -79,9 +80,11 @@ Status RunCompact(Context& context, const CompactCommand& command) {
   KVS_RETURN_IF_ERROR(
       CheckDistinct(command.trace, {{"--output", command.out}, {"--json", command.json}}));
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
+  KVS_ASSIGN_OR_RETURN(const auto scores, ReadScores(command.scores, trace, {&pipeline, 1}));
   CacheOptions options;
   options.parallel = &context.parallel();
-  Result<eval::CompressedPrompt> prompt = eval::CompressPrompt(trace, std::move(pipeline), options);
+  Result<eval::CompressedPrompt> prompt =
+      eval::CompressPrompt(trace, std::move(pipeline), options, scores ? &*scores : nullptr);
   if (!prompt.ok()) return PipelineError(command.spec, prompt.error());
   KVS_RETURN_IF_ERROR(WriteRows(prompt->cache, command.out));
   eval::Comparison comparison = eval::DescribeSetting(trace, context.parallel());
@@ -108,6 +111,7 @@ void AddCompact(CLI::App& app, Context& context) {
   command->add_option("-p,--pipeline", options->spec, "Pipeline spec")
       ->type_name("SPEC")
       ->required();
+  AddScoresOption(*command, &options->scores);
   AddOutput(*command, "-o,--output", options->out, "Safetensors file to write")->required();
   AddOutput(*command, "--json", options->json,
             "Write the byte report to this file; '-': to standard output");

@@ -22,6 +22,7 @@ struct CompareCommand {
   std::string trace;
   std::vector<std::string> specs;
   std::string grid;
+  std::string scores;
   std::string json;
   std::string csv;
   std::string html;
@@ -98,7 +99,11 @@ Status RunCompare(Context& context, const CompareCommand& command) {
   KVS_RETURN_IF_ERROR(CheckDistinct(
       command.trace, {{"--json", command.json}, {"--csv", command.csv}, {"--html", command.html}}));
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
+  std::vector<std::shared_ptr<const Pipeline>> pipelines;
+  for (const Job& job : jobs) pipelines.push_back(job.pipeline);
+  KVS_ASSIGN_OR_RETURN(const auto scores, ReadScores(command.scores, trace, pipelines));
   eval::CompareOptions options;
+  options.external_scores = scores ? &*scores : nullptr;
   if (command.decode_rows == "stored") options.decode_rows = DecodeRows::kStored;
   KVS_ASSIGN_OR_RETURN(const eval::Comparer comparer,
                        eval::Comparer::Create(trace, context.parallel(), options));
@@ -126,6 +131,7 @@ void AddCompare(CLI::App& app, Context& context) {
                    "A ready-made set: quick (about 20, the default without -p) or full")
       ->check(CLI::IsMember({"quick", "full"}))
       ->type_name("GRID");
+  AddScoresOption(*command, &options->scores);
   AddOutput(*command, "--json", options->json, "Write JSON to this file; '-': to standard output");
   AddOutput(*command, "--csv", options->csv, "Write one CSV line per pipeline to this file");
   AddOutput(*command, "--html", options->html, "Write an HTML report to this file");

@@ -41,6 +41,35 @@ Result<std::shared_ptr<const Pipeline>> ParsePipeline(const std::string& spec) {
   return std::make_shared<const Pipeline>(*std::move(pipeline));
 }
 
+Result<std::optional<eval::ExternalScores>> ReadScores(
+    const std::string& path, const eval::Trace& trace,
+    std::span<const std::shared_ptr<const Pipeline>> pipelines) {
+  const auto asks = std::find_if(pipelines.begin(), pipelines.end(), [](const auto& pipeline) {
+    return pipeline->evictor() != nullptr && pipeline->evictor()->needs().external_scores;
+  });
+  if (asks == pipelines.end()) {
+    if (path.empty()) return std::optional<eval::ExternalScores>();
+    return Status::Invalid(StrCat("--scores ", path,
+                                  ": no pipeline ranks by scores handed in; use the evict stage "
+                                  "external, or leave --scores out"));
+  }
+  if (path.empty()) {
+    return PipelineError(
+        (*asks)->Typed(),
+        {ErrorCode::kInvalidArgument, "external ranks by scores handed in; add --scores FILE"});
+  }
+  KVS_ASSIGN_OR_RETURN(eval::ExternalScores scores, eval::ExternalScores::Open(path, trace));
+  return std::optional(std::move(scores));
+}
+
+void AddScoresOption(CLI::App& command, std::string* path) {
+  command
+      .add_option("--scores", *path,
+                  "Scores for the evict stage external: safetensors, layer.{i}.scores F32 "
+                  "[kv_heads, tokens]")
+      ->type_name("FILE");
+}
+
 Status PipelineError(const std::string& spec, const Error& error) {
   return {error.code,
           StrCat("pipeline '", Quoted(spec, ColumnOf(error.message)), "': ", error.message)};

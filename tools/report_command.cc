@@ -21,6 +21,7 @@ namespace {
 struct ReportCommand {
   std::string trace;
   std::string spec;
+  std::string scores;
   std::string json;
 };
 
@@ -98,7 +99,9 @@ Status RunReport(Context& context, const ReportCommand& command) {
   KVS_RETURN_IF_ERROR(CheckOutput("--json", command.json));
   KVS_RETURN_IF_ERROR(CheckDistinct(command.trace, {{"--json", command.json}}));
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
+  KVS_ASSIGN_OR_RETURN(const auto scores, ReadScores(command.scores, trace, {&pipeline, 1}));
   eval::CompareOptions options;
+  options.external_scores = scores ? &*scores : nullptr;
   options.measure = eval::Measure::kBytesAndTime;
   KVS_ASSIGN_OR_RETURN(const eval::Comparer comparer,
                        eval::Comparer::Create(trace, context.parallel(), options));
@@ -128,6 +131,7 @@ void AddReport(CLI::App& app, Context& context) {
   command->add_option("-p,--pipeline", options->spec, "Pipeline spec")
       ->type_name("SPEC")
       ->required();
+  AddScoresOption(*command, &options->scores);
   AddOutput(*command, "--json", options->json, "Write JSON to this file; '-': to standard output");
 }
 

@@ -106,6 +106,11 @@ class Cache {
   // FinishPrefill only with schedule=every(n).
   Status Observe(int layer_index, std::span<const TokenPos> positions, const HeadsView& queries);
 
+  // Scores for the evict stage `external` at the layer's next eviction, which forgets them: one per
+  // KV head and row that it will rank, [kv_heads, rows], head by head in order of position; higher
+  // stays. The numbers are the caller's and must stay valid until then.
+  Status SetExternalScores(int layer_index, std::span<const float> scores);
+
   // Evicts, then encodes what stays. Everything is decided, then all memory is reserved, then
   // layer by layer committed and its staging freed; only the first two can fail, and then nothing
   // has changed. `scratch_limit_bytes` bounds scoring (0 = one query head per worker).

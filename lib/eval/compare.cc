@@ -280,13 +280,17 @@ Status CheckLayers(const Pipeline& pipeline, const std::vector<LayerSpec>& layer
 }
 
 Result<Cache> FillCache(const Trace& trace, const std::shared_ptr<const Pipeline>& pipeline,
-                        const CacheOptions& options) {
+                        const CacheOptions& options, const ExternalScores* external_scores) {
+  const Evictor* evictor = pipeline->evictor();
+  const bool hand_in =
+      external_scores != nullptr && evictor != nullptr && evictor->needs().external_scores;
   KVS_ASSIGN_OR_RETURN(Cache cache, Cache::Create(pipeline, trace.LayerSpecs(), options));
   for (int i = 0; i < cache.layers(); ++i) {
     const TraceLayer& layer = trace.layers()[i];
     KVS_RETURN_IF_ERROR(
         cache.Append(i, Phase::kPrefill, layer.keys, layer.values, trace.positions()));
     KVS_RETURN_IF_ERROR(cache.Observe(i, trace.window_positions(), layer.window_queries));
+    if (hand_in) KVS_RETURN_IF_ERROR(cache.SetExternalScores(i, external_scores->layer(i)));
   }
   KVS_RETURN_IF_ERROR(cache.FinishPrefill());
   return cache;
@@ -296,7 +300,8 @@ Result<Cache> FillCache(const Trace& trace, const std::shared_ptr<const Pipeline
 
 Result<CompressedPrompt> CompressPrompt(const Trace& trace,
                                         std::shared_ptr<const Pipeline> pipeline,
-                                        const CacheOptions& options) {
+                                        const CacheOptions& options,
+                                        const ExternalScores* external_scores) {
   KVS_RETURN_IF_ERROR(CheckLayers(*pipeline, trace.LayerSpecs()));
   const int rounds = trace.tokens() <= kCompactRoundsTokens ? kCompactRounds : 1;
   double seconds = std::numeric_limits<double>::infinity();
@@ -304,7 +309,7 @@ Result<CompressedPrompt> CompressPrompt(const Trace& trace,
   for (int round = 0; round < rounds; ++round) {
     filled.reset();  // first give back the memory of the round before
     const auto start = Clock::now();
-    KVS_ASSIGN_OR_RETURN(filled, FillCache(trace, pipeline, options));
+    KVS_ASSIGN_OR_RETURN(filled, FillCache(trace, pipeline, options, external_scores));
     seconds = std::min(seconds, Seconds(Clock::now() - start));
   }
   Cache cache = *std::move(filled);
@@ -344,8 +349,9 @@ Result<PipelineResult> Comparer::Run(std::shared_ptr<const Pipeline> pipeline) c
   CacheOptions cache_options;
   cache_options.parallel = parallel_;
   cache_options.decode_rows = options_.decode_rows;
-  KVS_ASSIGN_OR_RETURN(CompressedPrompt prompt,
-                       CompressPrompt(*trace_, std::move(pipeline), cache_options));
+  KVS_ASSIGN_OR_RETURN(
+      CompressedPrompt prompt,
+      CompressPrompt(*trace_, std::move(pipeline), cache_options, options_.external_scores));
   EvalRun run(*trace_, exact_, *parallel_, options_, std::move(prompt.cache));
   KVS_RETURN_IF_ERROR(run.Run(&prompt.result));
   return std::move(prompt.result);

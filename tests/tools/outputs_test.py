@@ -52,6 +52,63 @@ class Outputs(CliTest):
         for ratio in ["keep_rate", "eviction_ratio", "storage_ratio", "total_ratio"]:
             self.assertRegex(out, rf"(?m)^ *{ratio} +{pipeline[ratio]:.4f}  \w")
 
+    def write_scores(self, name, tensors):
+        """A safetensors file: name -> dtype, shape, bytes."""
+        header, body = {}, b""
+        for tensor, (dtype, shape, data) in tensors.items():
+            header[tensor] = {"dtype": dtype, "shape": shape,
+                              "data_offsets": [len(body), len(body) + len(data)]}
+            body += data
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with open(self.path(name), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + body)
+        return self.path(name)
+
+    def scores(self):
+        """Per layer of the bundled trace: head h wants rows 100 h + 10 .. 100 h + 12 most."""
+        values = [float(1000 + row if 100 * head + 10 <= row < 100 * head + 13 else -row)
+                  for head in range(3) for row in range(1024)]
+        data = struct.pack(f"<{len(values)}f", *values)
+        return {f"layer.{i}.scores": ("F32", [3, 1024], data) for i in (0, 7, 14, 21, 29)}
+
+    def test_scores_from_a_file_decide_which_rows_stay(self):
+        file = self.write_scores("scores.safetensors", self.scores())
+        out = self.path("out.safetensors")
+        spec = "external(budget=5,sinks=2) | kv=f16"
+        self.results("compact", TRACE, "-p", spec, "--scores", file, "-o", out)
+        header, data = read_safetensors(out)
+        for i in (0, 7, 14, 21, 29):
+            for h in range(3):
+                begin, end = header[f"layer.{i}.head.{h}.positions"]["data_offsets"]
+                self.assertEqual(struct.unpack("<5i", data[begin:end]),
+                                 (0, 1, *range(100 * h + 10, 100 * h + 13)))
+        for command in ("report", "compare"):
+            report = self.json_of(command, TRACE, "-p", spec, "--scores", file, "--json", "-")
+            self.assertEqual(report["pipelines"][0]["rows"]["rows_kept"], 5 * 3 * 5)
+
+    def test_scores_that_do_not_fit_are_refused(self):
+        good = self.scores()
+        spec = "external(budget=25%)"
+        compact = ["compact", TRACE, "-o", self.path("out.safetensors"), "-p"]
+        self.assertIn("add --scores FILE", self.complaint(*compact, spec))
+        file = self.write_scores("good.safetensors", good)
+        self.assertIn("no pipeline ranks by scores handed in",
+                      self.complaint(*compact, "none | kv=int8", "--scores", file))
+        dtype, shape, data = good["layer.7.scores"]
+        for name, tensors, message in [
+                ("missing", {k: v for k, v in good.items() if k != "layer.7.scores"},
+                 "tensor 'layer.7.scores': is missing"),
+                ("shape", {**good, "layer.7.scores": (dtype, [1024, 3], data)},
+                 "tensor 'layer.7.scores': has shape [1024, 3], expected [3, 1024]"),
+                ("dtype", {**good, "layer.7.scores": ("I32", shape, data)}, "is I32, expected F32"),
+                ("name", {**good, "layer.8.scores": good["layer.7.scores"]},
+                 "tensor 'layer.8.scores': is not layer.{i}.scores of a layer of the trace")]:
+            file = self.write_scores(f"{name}.safetensors", tensors)
+            self.assertIn(message, self.complaint(*compact, spec, "--scores", file))
+        self.assertIn("absent.safetensors",
+                      self.complaint(*compact, spec, "--scores", self.path("absent.safetensors")))
+
     def test_compact_writes_positions_and_decoded_rows_of_every_head(self):
         out = self.path("out.safetensors")
         self.results("compact", TRACE, "-p", SPEC, "-o", out, "--json", self.path("r.json"))

@@ -16,6 +16,7 @@
 
 #include "kvsieve/byte_report.h"
 #include "kvsieve/cache.h"
+#include "kvsieve/eval/external_scores.h"
 #include "kvsieve/eval/quality.h"
 #include "kvsieve/eval/trace.h"
 #include "kvsieve/parallel.h"
@@ -32,6 +33,8 @@ enum class Measure : std::uint8_t {
 struct CompareOptions {
   DecodeRows decode_rows = DecodeRows::kExact;  // what becomes of the eval rows
   Measure measure = Measure::kAccuracy;
+  // For pipelines that rank by scores handed in; must outlive the Comparer.
+  const ExternalScores* external_scores = nullptr;
 };
 
 struct Timing {
@@ -79,10 +82,12 @@ struct CompressedPrompt {
   PipelineResult result;  // without accuracy and attend times
 };
 
-// The options' allocator and parallel must outlive the cache.
+// The options' allocator and parallel must outlive the cache. `external_scores` may be null; a
+// pipeline that does not rank by them ignores them.
 Result<CompressedPrompt> CompressPrompt(const Trace& trace,
                                         std::shared_ptr<const Pipeline> pipeline,
-                                        const CacheOptions& options);
+                                        const CacheOptions& options,
+                                        const ExternalScores* external_scores = nullptr);
 
 // The setting of a comparison on this trace: no pipelines, version or engine_rel_error.
 Comparison DescribeSetting(const Trace& trace, const Parallel& parallel);
