@@ -84,7 +84,7 @@ TEST(ChainSpec, MistakesNameColumnValueAndRemedy) {
       {"int4(group=64)", 96, {"column 12", "64", "96", "group=48"}},
       {"int4(group=20)", 80, {"column 12", "20", "multiple of 8", "80", "group=16"}},
       {"int4(group=32)", 33, {"column 12", "32", "33", "group=row"}},
-      {"int4(group=4)", 64, {"column 12", "4", "[8, 4096]"}},
+      {"int4(group=4)", 64, {"column 12", "4", "multiple of 8 from 8 to 4096"}},
       {"int4(group=col)", 64, {"column 12", "col", "row"}},
       {"int4(sym,asym)", 64, {"either sym or asym"}},
       {"int4(symm)", 64, {"column 6", "did you mean sym"}},
