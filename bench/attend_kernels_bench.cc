@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/pure_read.h"
 #include "kvsieve/float16.h"
 #include "kvsieve/targets.h"
 #include "quant/kernels.h"
@@ -91,20 +92,6 @@ void Softmax(float* logits, State& state) {
   }
 }
 
-// Sum of all bytes' words: `bytes` is a multiple of 256.
-std::uint64_t ReadAll(const std::uint8_t* data, std::size_t bytes) {
-  const hn::ScalableTag<std::uint64_t> d;
-  const std::size_t step = hn::Lanes(d) * 8;
-  auto a = hn::Zero(d), b = hn::Zero(d), c = hn::Zero(d), e = hn::Zero(d);
-  for (std::size_t at = 0; at < bytes; at += 4 * step) {
-    a = hn::Add(a, hn::LoadU(d, reinterpret_cast<const std::uint64_t*>(data + at)));
-    b = hn::Add(b, hn::LoadU(d, reinterpret_cast<const std::uint64_t*>(data + at + step)));
-    c = hn::Add(c, hn::LoadU(d, reinterpret_cast<const std::uint64_t*>(data + at + 2 * step)));
-    e = hn::Add(e, hn::LoadU(d, reinterpret_cast<const std::uint64_t*>(data + at + 3 * step)));
-  }
-  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace kvsieve::quant
 HWY_AFTER_NAMESPACE();
@@ -114,7 +101,6 @@ namespace kvsieve::quant {
 namespace {
 
 HWY_EXPORT(Softmax);
-HWY_EXPORT(ReadAll);
 
 constexpr int kKvHeads = 8;
 constexpr int kHeads = kHeadTile;
@@ -333,8 +319,7 @@ void Attend(benchmark::State& state, Format format, std::string_view target) {
   std::vector<double> reads, times;
   for (auto _ : state) {
     double start = Seconds();
-    benchmark::DoNotOptimize(
-        HWY_DYNAMIC_DISPATCH(ReadAll)(arena.data(), arena.bytes() / 256 * 256));
+    benchmark::DoNotOptimize(bench::PureRead(arena.data(), arena.bytes()));
     reads.push_back(Seconds() - start);
     start = Seconds();
     for (int head = 0; head < kKvHeads; ++head) {
