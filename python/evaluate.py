@@ -17,9 +17,12 @@ def int_list(text: str) -> list[int]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "-p", "--pipeline", action="append", required=True, dest="specs", metavar="SPEC",
+        "-p", "--pipeline", action="append", default=[], dest="specs", metavar="SPEC",
         help="a kvsieve spec, or kvpress:SnapKVPress@25%%, or `exact`; repeat it for more",
     )  # fmt: skip
+    parser.add_argument(
+        "--specs", type=Path, dest="list", metavar="FILE", help="more: one a line, and # comments"
+    )
     parser.add_argument("--model", default="smollm2-135m", help="name or local folder")
     parser.add_argument(
         "--texts", nargs="+", type=Path, default=sorted((ROOT / "data/texts").glob("*.txt"))
@@ -29,13 +32,27 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--copy", type=int, default=0, metavar="N", help="copy task, prompt of N")
     parser.add_argument("--needle", type=int, default=0, metavar="N", help="needles in N tokens")
     parser.add_argument("--trials", type=int, default=4, help="needle trials per depth and text")
+    parser.add_argument(
+        "--leave-one-out", action="store_true",
+        help="choose by the mean KLD of all texts but one, and show the regret on that one",
+    )  # fmt: skip
     parser.add_argument("--kvsieve", type=Path, default=ROOT / "build/release/bin/kvsieve")
     parser.add_argument("--state", type=Path, default=ROOT / "build/evaluate.jsonl")
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument("--markdown", type=Path, help="write the tables there, not to stdout")
     parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], default="f16", help="of traces")
     parser.add_argument("--threads", type=int, default=2)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.list:
+        args.specs += listed_specs(args.list)
+    if not args.specs:
+        parser.error("no pipeline: -p SPEC or --specs FILE")
+    return args
+
+
+def listed_specs(path: Path) -> list[str]:
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def all_tasks(args, loaded) -> list:
@@ -84,7 +101,7 @@ def main() -> None:
     figures = summary.summarize(measured, args.specs, about)
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
-    text = summary.markdown(figures)
+    text = summary.markdown(figures, args.leave_one_out)
     if args.markdown:
         args.markdown.write_text(text)
     else:

@@ -4,6 +4,8 @@ import math
 from collections import defaultdict
 from statistics import fmean
 
+from .choice import leave_one_out
+
 SCHEMA = "kvsieve.evaluate/1"
 
 
@@ -22,8 +24,10 @@ def _text_row(spec: str, by_name: dict[str, dict]) -> dict:
         "spec": spec,
         "ratio": _mean(results, "ratio"),
         "payload_ratio": _mean(results, "payload_ratio"),
+        "rows_kept": _mean(results, "rows_kept"),
         "kld": {name: result["kld_mean"] for name, result in by_name.items()},
         "kld_mean": _mean(results, "kld_mean"),
+        "kld_worst": max(result["kld_mean"] for result in results),
         "kld_p99": _mean(results, "kld_p99"),
         "ppl_full": {name: math.exp(result["nll_full"]) for name, result in by_name.items()},
         "ppl": {name: math.exp(result["nll"]) for name, result in by_name.items()},
@@ -59,6 +63,11 @@ def _full_needle(group: str, trials: list[tuple[dict, dict]]) -> dict:
     return _needle_row("(full cache)", group, plain)
 
 
+def _table(kind: str, n_prompt: int, rows: list[dict]) -> dict:
+    choice = leave_one_out(rows)
+    return {"kind": kind, "n_prompt": n_prompt, "rows": rows, "leave_one_out": choice}
+
+
 def summarize(measured: list[tuple[dict, dict]], specs: list[str], about: dict) -> dict:
     tables, needles = defaultdict(dict), defaultdict(lambda: defaultdict(list))
     for settings, result in measured:
@@ -71,12 +80,8 @@ def summarize(measured: list[tuple[dict, dict]], specs: list[str], about: dict) 
         "schema": SCHEMA,
         **about,
         "texts": [
-            {
-                "kind": kind,
-                "n_prompt": n_prompt,
-                "rows": [_text_row(spec, table[spec]) for spec in specs if spec in table],
-            }
-            for (kind, n_prompt), table in tables.items()
+            _table(kind, n, [_text_row(spec, table[spec]) for spec in specs if spec in table])
+            for (kind, n), table in tables.items()
         ],
         "needles": [
             row
@@ -101,13 +106,14 @@ def _lines(head: list[str], rows: list[list[str]]) -> list[str]:
 def _text_lines(table: dict) -> list[str]:
     names = list(table["rows"][0]["kld"])
     full = ", ".join(f"{n} {table['rows'][0]['ppl_full'][n]:.2f}" for n in names)
-    head = ["pipeline", "ratio", "payload ratio", *(f"KLD {name}" for name in names)]
-    head += ["KLD mean", "KLD p99", "ppl change %", "top-1 %"]
+    head = ["pipeline", "ratio", "payload ratio", "rows", *(f"KLD {name}" for name in names)]
+    head += ["KLD mean", "KLD worst", "KLD p99", "ppl change %", "top-1 %"]
     rows = [
         [
             _cell(row["spec"]), f"{row['ratio']:.2f}", f"{row['payload_ratio']:.2f}",
+            f"{row['rows_kept']:.0f}",
             *(f"{row['kld'][name]:.5f}" if name in row["kld"] else "" for name in names),
-            f"{row['kld_mean']:.5f}", f"{row['kld_p99']:.4f}",
+            f"{row['kld_mean']:.5f}", f"{row['kld_worst']:.5f}", f"{row['kld_p99']:.4f}",
             f"{row['ppl_change_percent']:+.2f}", f"{row['top1_percent']:.1f}",
         ]
         for row in table["rows"]
@@ -120,6 +126,18 @@ def _text_lines(table: dict) -> list[str]:
         "",
         *_lines(head, rows),
     ]
+
+
+def _choice_lines(choice: list[dict]) -> list[str]:
+    head = ["left out", "chosen on the others", "KLD there", "best there", "KLD", "regret"]
+    rows = [
+        [
+            one["text"], _cell(one["chosen"]), f"{one['kld']:.5f}",
+            _cell(one["best"]), f"{one['kld_best']:.5f}", f"{one['regret']:.2f}",
+        ]
+        for one in choice
+    ]  # fmt: skip
+    return ["Leave one text out:", "", *_lines(head, rows)]
 
 
 def _needle_lines(needles: list[dict]) -> list[str]:
@@ -136,10 +154,13 @@ def _needle_lines(needles: list[dict]) -> list[str]:
     return ["## Needle", "", *_lines(head, rows)]
 
 
-def markdown(summary: dict) -> str:
+def markdown(summary: dict, choice: bool = False) -> str:
+    """`choice`: with the tables of leaving one text out."""
     lines = [f"# {summary['model']}, next {summary['n_eval']} tokens", ""]
     for table in summary["texts"]:
         lines += _text_lines(table)
+        if choice and table["leave_one_out"]:
+            lines += _choice_lines(table["leave_one_out"])
     if summary["needles"]:
         lines += _needle_lines(summary["needles"])
     return "\n".join(lines)

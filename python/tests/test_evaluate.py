@@ -133,10 +133,25 @@ def test_tables_hold_every_pipeline_and_the_full_cache(loaded, kvsieve, tmp_path
     assert [table["kind"] for table in figures["texts"]] == ["text", "copy"]
     row = figures["texts"][0]["rows"][1]
     assert row["kld_mean"] == pytest.approx((row["kld"]["a"] + row["kld"]["b"]) / 2)
+    assert row["kld_worst"] == max(row["kld"].values())
+    assert row["rows_kept"] == 3 * 2 * 50
+    assert [len(table["leave_one_out"]) for table in figures["texts"]] == [2, 0]
     assert len(figures["needles"]) == 4 * 3 and figures["needles"][0]["spec"] == "(full cache)"
     assert all(row["n"] == 3 for row in figures["needles"])
     text = summary.markdown(figures)
     assert text.count("`recency(budget=50%,sinks=4) \\| kv=f16`") == 2 + 4
+    assert summary.markdown(figures, choice=True).count("Leave one text out:") == 1
+
+
+def test_pipelines_can_stand_in_a_file(tmp_path, monkeypatch):
+    import evaluate
+
+    (tmp_path / "specs").write_text("# about 4x\nnone | kv=turbo4\n\n  snapkv(budget=25%)\n")
+    monkeypatch.setattr("sys.argv", ["evaluate.py", "-p", "exact", "--specs", f"{tmp_path}/specs"])
+    assert evaluate.arguments().specs == ["exact", "none | kv=turbo4", "snapkv(budget=25%)"]
+    monkeypatch.setattr("sys.argv", ["evaluate.py"])
+    with pytest.raises(SystemExit):
+        evaluate.arguments()
 
 
 def test_presses_keep_the_share_that_was_asked_for(llama, tokens):
