@@ -68,13 +68,30 @@ Result<ByteBudget> ParseBytes(std::string_view text) {
   return budget;
 }
 
+constexpr std::string_view kRoundingNames[] = {"up", "kvpress"};
+
+std::int64_t KvpressRows(const Ratio& share, std::int64_t tokens) {
+  // What a user writes as compression_ratio: the double nearest to 1 - share.
+  const double ratio = static_cast<double>(share.denominator - share.numerator) /
+                       static_cast<double>(share.denominator);
+  return static_cast<std::int64_t>(static_cast<double>(tokens) * (1.0 - ratio));
+}
+
 }  // namespace
+
+std::string_view RoundingName(Rounding rounding) {
+  return kRoundingNames[static_cast<int>(rounding)];
+}
+
+std::int64_t AutoRowsOfContext(std::int64_t max_tokens) {
+  return std::clamp(max_tokens / 4, std::min(kAutoLeast, max_tokens), kAutoMost);
+}
 
 std::int64_t Budget::RowsOf(std::int64_t tokens) const {
   KVS_DCHECK(kind != BudgetKind::kBytes);
   switch (kind) {
     case BudgetKind::kShare:
-      return share.CeilOf(tokens);
+      return rounding == Rounding::kUp ? share.CeilOf(tokens) : KvpressRows(share, tokens);
     case BudgetKind::kAuto:
       return std::clamp((tokens + 3) / 4, kAutoLeast, kAutoMost);
     case BudgetKind::kRows:
@@ -101,7 +118,8 @@ std::string Budget::ToString() const {
 std::string Budget::Explanation() const {
   switch (kind) {
     case BudgetKind::kShare:
-      return StrCat(ToString(), " of each head's rows, rounded up");
+      return StrCat(ToString(), " of each head's rows, ",
+                    rounding == Rounding::kUp ? "rounded up" : "rounded down in floating point");
     case BudgetKind::kAuto:
       return StrCat("auto: a quarter of each head's rows, at least ", kAutoLeast, " and at most ",
                     kAutoMost);
@@ -170,6 +188,16 @@ void ReadBudget(ArgReader& args, Budget* budget) {
   }
   budget->kind = BudgetKind::kRows;
   budget->rows = *rows;
+}
+
+void ReadRounding(ArgReader& args, Budget* budget) {
+  const SpecArg* arg = args.Raw("rounding");
+  if (arg != nullptr && budget->kind != BudgetKind::kShare) {
+    return args.Fail(arg->key_column, "option rounding means something for a percentage only");
+  }
+  int index = static_cast<int>(budget->rounding);
+  args.Choice("rounding", kRoundingNames, &index);
+  budget->rounding = static_cast<Rounding>(index);
 }
 
 void ReadRecent(ArgReader& args, Recent* recent) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "kvsieve/evict.h"
 #include "kvsieve/spec_args.h"
@@ -23,11 +24,24 @@ enum class BudgetKind : std::uint8_t {
 inline constexpr std::int64_t kAutoLeast = 1024;
 inline constexpr std::int64_t kAutoMost = 4096;
 
+// SharpInference's automatic budget: a quarter of the context that an engine is set up for, within
+// the same bounds, and never more than the context.
+std::int64_t AutoRowsOfContext(std::int64_t max_tokens);
+
+// How a percentage becomes rows.
+enum class Rounding : std::uint8_t {
+  kUp,       // ceil(tokens * share), exact
+  kKvpress,  // int(tokens * (1 - ratio)) in doubles, ratio = 1 - share: can lose a row, or all
+};
+
+std::string_view RoundingName(Rounding rounding);
+
 // Rows to keep per KV head, protected rows included.
 struct Budget {
   BudgetKind kind = BudgetKind::kRows;
   std::int64_t rows = 0;
   Ratio share;
+  Rounding rounding = Rounding::kUp;  // of the share
   ByteBudget bytes;
 
   // Precondition: kind is not kBytes.
@@ -51,6 +65,7 @@ struct Recent {
 
 // Each leaves its value alone when the key is absent; mistakes go to `args`.
 void ReadBudget(ArgReader& args, Budget* budget);
+void ReadRounding(ArgReader& args, Budget* budget);  // after ReadBudget
 void ReadRecent(ArgReader& args, Recent* recent);
 
 }  // namespace kvsieve::evict

@@ -83,6 +83,7 @@ class ScoringEvictor final : public Evictor {
     return StrCat(out, has_keys ? "," : "(", stage_->selection.Canonical(), ")");
   }
 
+  std::string_view preset() const override { return stage_->preset; }
   ScorerNeeds needs() const override { return stage_->scorer->needs(); }
   std::string Explanation() const override { return stage_->selection.Explanation(); }
 
@@ -180,9 +181,10 @@ void ResetScores(const Observation& observation, Scores* scores) {
   scores->smoothed.assign(total, 0.0F);
 }
 
-std::shared_ptr<const Evictor> ComposeEvictor(ScorerParts parts, Selection selection) {
+std::shared_ptr<const Evictor> ComposeEvictor(ScorerParts parts, Selection selection,
+                                              std::string_view preset) {
   return std::make_shared<ScoringEvictor>(
-      EvictStage{std::move(parts.scorer), parts.scope, std::move(selection)});
+      EvictStage{std::move(parts.scorer), parts.scope, std::move(selection), preset});
 }
 
 }  // namespace kvsieve::evict

@@ -1,8 +1,9 @@
-// A scorer and a selection make an evictor.
+// A scorer and a selection make an evictor; `preset` is empty or a name in evict/presets.h.
 #ifndef KVSIEVE_EVICT_EVICTOR_H_
 #define KVSIEVE_EVICT_EVICTOR_H_
 
 #include <memory>
+#include <string_view>
 
 #include "evict/scorers.h"
 #include "evict/selection.h"
@@ -10,7 +11,8 @@
 
 namespace kvsieve::evict {
 
-std::shared_ptr<const Evictor> ComposeEvictor(ScorerParts parts, Selection selection);
+std::shared_ptr<const Evictor> ComposeEvictor(ScorerParts parts, Selection selection,
+                                              std::string_view preset);
 
 }  // namespace kvsieve::evict
 

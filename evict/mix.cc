@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "evict/head_pass.h"
+#include "evict/presets.h"
 
 namespace kvsieve::evict {
 namespace {
@@ -158,6 +159,11 @@ std::unique_ptr<const Scorer> MakeTerm(ArgReader& args, const SpecCall& call,
                                        const Selection& selection, bool* additive) {
   if (call.name == "mix") {
     args.Fail(call.column, "a mix cannot be a term of a mix: write its terms out");
+    return nullptr;
+  }
+  if (StageOf(call.name) != call.name) {
+    args.Fail(call.column, StrCat("the preset ", call.name, " cannot be a term of a mix: it is a ",
+                                  "scorer with a selection; ", StageOf(call.name), " can"));
     return nullptr;
   }
   Result<ScorerFactory> make = FindScorer(call);

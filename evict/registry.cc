@@ -1,8 +1,10 @@
 // Names of evict stages -> what builds them.
 #include <algorithm>
 #include <iterator>
+#include <vector>
 
 #include "evict/evictor.h"
+#include "evict/presets.h"
 #include "evict/scorers.h"
 #include "kvsieve/evict.h"
 #include "kvsieve/str_cat.h"
@@ -95,10 +97,7 @@ constexpr ScorerFactory kFactories[] = {
 static_assert(std::size(kInfos) == std::size(kFactories));
 
 // Names of the grammar that later versions will know.
-constexpr std::string_view kPlanned[] = {
-    "waterfill",    "snapkv_paper", "snapkv_reference", "snapkv_d",
-    "velox_snapkv", "sharp_snapkv", "kvpress_snapkv",
-};
+constexpr std::string_view kPlanned[] = {"waterfill"};
 
 // Whether split and select mean something for the scorer.
 Status CheckParts(const SpecCall& call, const Selection& selection, const ScorerParts& parts) {
@@ -126,15 +125,16 @@ Status CheckParts(const SpecCall& call, const Selection& selection, const Scorer
 }  // namespace
 
 Result<ScorerFactory> FindScorer(const SpecCall& call) {
+  const std::string_view stage = StageOf(call.name);
   for (std::size_t i = 0; i < std::size(kInfos); ++i) {
-    if (kInfos[i].name == call.name) return kFactories[i];
+    if (kInfos[i].name == stage) return kFactories[i];
   }
-  std::string_view names[std::size(kInfos)];
-  std::transform(std::begin(kInfos), std::end(kInfos), names,
-                 [](const StageInfo& info) { return info.name; });
+  std::vector<std::string_view> names;
+  for (const StageInfo& info : kInfos) names.push_back(info.name);
+  for (const StageInfo& info : Presets()) names.push_back(info.name);
   if (std::find(std::begin(kPlanned), std::end(kPlanned), call.name) != std::end(kPlanned)) {
     std::string available(names[0]);
-    for (std::size_t i = 1; i < std::size(names); ++i) available += StrCat(", ", names[i]);
+    for (std::size_t i = 1; i < names.size(); ++i) available += StrCat(", ", names[i]);
     return Status::Unsupported(StrCat("column ", call.column, ": evict stage '", call.name,
                                       "' is not available yet (available: ", available, ")"));
   }
@@ -144,9 +144,10 @@ Result<ScorerFactory> FindScorer(const SpecCall& call) {
 
 }  // namespace evict
 
-Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call) {
+Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& typed) {
   return NoThrow([&]() -> Result<std::shared_ptr<const Evictor>> {
-    KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindScorer(call));
+    KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindScorer(typed));
+    KVS_ASSIGN_OR_RETURN(const SpecCall call, evict::CompletePreset(typed));
     ArgReader args(call);
     evict::Selection selection;
     evict::ReadSelection(args, &selection);
@@ -154,10 +155,12 @@ Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call) {
     KVS_RETURN_IF_ERROR(args.Finish());
     KVS_RETURN_IF_ERROR(evict::CheckBudget(call, selection, parts.scorer->needs().window()));
     KVS_RETURN_IF_ERROR(evict::CheckParts(call, selection, parts));
-    return evict::ComposeEvictor(std::move(parts), std::move(selection));
+    return evict::ComposeEvictor(std::move(parts), std::move(selection),
+                                 evict::PresetName(typed.name));
   });
 }
 
 std::span<const StageInfo> EvictorInfos() { return evict::kInfos; }
+std::span<const StageInfo> PresetInfos() { return evict::Presets(); }
 
 }  // namespace kvsieve

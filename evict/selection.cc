@@ -63,8 +63,9 @@ const SpecArg* Find(const SpecCall& call, std::string_view key) {
 }  // namespace
 
 std::string Selection::Canonical() const {
-  std::string out = StrCat("budget=", budget.ToString(), ",split=", split.Canonical(),
-                           ",sinks=", sinks, ",recent=", recent.ToString());
+  std::string out = StrCat("budget=", budget.ToString());
+  if (budget.rounding != Rounding::kUp) out += StrCat(",rounding=", RoundingName(budget.rounding));
+  out += StrCat(",split=", split.Canonical(), ",sinks=", sinks, ",recent=", recent.ToString());
   for (std::size_t i = 0; i < protect.size(); ++i) {
     out += StrCat(i == 0 ? ",protect=[" : ",", protect[i].first, "..", protect[i].last);
   }
@@ -85,6 +86,7 @@ std::string Selection::Explanation() const {
 
 void ReadSelection(ArgReader& args, Selection* selection) {
   ReadBudget(args, &selection->budget);
+  ReadRounding(args, &selection->budget);
   ReadSplit(args, &selection->split);
   ReadRows(args, "sinks", &selection->sinks);
   ReadRecent(args, &selection->recent);

@@ -55,7 +55,8 @@ Status CheckBudget(const SpecCall& call, const Selection& selection, int window)
 
 // The keys of Selection as `kvsieve list` shows them.
 #define KVS_EVICT_SELECTION_OPTIONS                                                      \
-  "budget=<rows>|<percent>|<size>|<factor>x|auto split=uniform|pyramid(beta=20)|"        \
+  "budget=<rows>|<percent>|<size>|<factor>x|auto rounding=up|kvpress "                   \
+  "split=uniform|pyramid(beta=20)|"                                                      \
   "adaptive(floor=0.2,scope=layer|model) sinks=4 recent=0|n|p%|budget/8 protect=[a..b] " \
   "protect_window=true|false min_tokens=0 over_budget=protected|budget ties=low|high "   \
   "select=top_k|chunk:n|block:n|threshold:x|top_p:x"

@@ -19,6 +19,7 @@ struct EvictStage {
   std::shared_ptr<const Scorer> scorer;
   Scope scope = Scope::kKvHead;
   Selection selection;
+  std::string_view preset = {};  // the name it was built under, if that is a preset's
 
   bool adaptive() const { return selection.split.kind == SplitKind::kAdaptive; }
   // Whether rows of different layers are ranked against each other.

@@ -73,6 +73,16 @@ void DescribeStage(const SpecCall& call, const StageInfo* info, LabelledText* te
   text->Line("  approximates", info->approximates);
 }
 
+// The scorers of a mix, each with its formula.
+void DescribeTerms(const SpecCall& call, LabelledText* text) {
+  for (const SpecArg& arg : call.args) {
+    if (!arg.is_word()) continue;
+    const std::string_view name = std::string_view(arg.value).substr(arg.value.find('*') + 1);
+    const StageInfo* info = FindStage(EvictorInfos(), name);
+    if (info != nullptr) text->Line("  term", StrCat(name, ": ", info->formula));
+  }
+}
+
 void DescribeStorage(const StorageRules& rules, LabelledText* text) {
   text->Line("  format", rules.format);
   text->Line("  granularity", rules.granularity);
@@ -128,8 +138,15 @@ Status DescribeEvictor(const Evictor* evictor, LabelledText* text) {
   }
   const std::string canonical = evictor->Canonical();
   text->Heading(StrCat("evict: ", canonical.substr(0, canonical.find('('))));
+  if (const StageInfo* preset = FindStage(PresetInfos(), evictor->preset())) {
+    text->Line(StrCat("preset ", preset->name), preset->summary);
+    text->Line("  is", preset->formula);
+    text->Line("  choices", preset->options);
+    text->Line("  approximates", preset->approximates);
+  }
   KVS_ASSIGN_OR_RETURN(const SpecCall call, ParseCall(canonical));
   DescribeStage(call, FindStage(EvictorInfos(), call.name), text);
+  DescribeTerms(call, text);
   text->Line("  keeps", evictor->Explanation());
   const ScorerNeeds needs = evictor->needs();
   if (needs.window_queries > 0) {

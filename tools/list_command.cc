@@ -62,9 +62,11 @@ nlohmann::ordered_json GroupJson(const Group& group) {
 }
 
 Status RunList(Context&, const ListCommand& command) {
-  const Group groups[] = {{"evict stages", "evictors", EvictorInfos()},
-                          {"codecs", "codecs", CodecInfos()},
-                          {"transforms", "transforms", TransformInfos()}};
+  const Group groups[] = {
+      {"evict stages", "evictors", EvictorInfos()},
+      {"presets: evict stages as other systems have them", "presets", PresetInfos()},
+      {"codecs", "codecs", CodecInfos()},
+      {"transforms", "transforms", TransformInfos()}};
   if (!command.json) {
     for (const Group& group : groups) PrintGroup(group);
     PrintTargets();
@@ -82,8 +84,9 @@ Status RunList(Context&, const ListCommand& command) {
 
 void AddList(CLI::App& app, Context& context) {
   auto options = std::make_shared<ListCommand>();
-  CLI::App* command = AddCommand(
-      app, context, "list", "Evict stages, codecs, transforms and SIMD targets", options, RunList);
+  CLI::App* command =
+      AddCommand(app, context, "list", "Evict stages, presets, codecs, transforms and SIMD targets",
+                 options, RunList);
   command->add_flag("--json", options->json, "Print JSON");
 }
 

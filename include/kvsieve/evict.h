@@ -122,7 +122,10 @@ class Ranking {
 class Evictor {
  public:
   virtual ~Evictor() = default;
+  // Of a preset: the evict stage that it stands for, written out.
   virtual std::string Canonical() const = 0;
+  // The preset that it was built from, of PresetInfos(); empty: none.
+  virtual std::string_view preset() const = 0;
   virtual ScorerNeeds needs() const = 0;
   // Budget, split and select in words.
   virtual std::string Explanation() const = 0;
@@ -153,6 +156,9 @@ Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call);
 
 // What `kvsieve list` and `kvsieve explain` say of each evict stage.
 std::span<const StageInfo> EvictorInfos();
+
+// Other systems' eviction under its own name: evict stages with other defaults.
+std::span<const StageInfo> PresetInfos();
 
 }  // namespace kvsieve
 
