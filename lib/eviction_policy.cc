@@ -182,8 +182,8 @@ Status VariantBuilder::ReadBudget() {
   return Status::Ok();
 }
 
-// SharpInference's rule: of a context of n tokens a quarter, at least min(1024, n) and at most 4096
-// rows; nothing goes from a cache known to be small. Neither where all of the context fits.
+// SharpInference's rule: rows by the context, and nothing goes from a cache known to be small.
+// Neither where the rows hold all of the context.
 Status VariantBuilder::ResolveAuto() {
   const std::int64_t context = limits_.max_tokens;
   if (context == 0) {
@@ -192,7 +192,7 @@ Status VariantBuilder::ResolveAuto() {
                    "(ServerLimits::max_tokens); give rows, 25%, 64MiB or 8x");
   }
   budget_.kind = evict::BudgetKind::kRows;
-  budget_.rows = std::clamp(context / 4, std::min(evict::kAutoLeast, context), evict::kAutoMost);
+  budget_.rows = evict::AutoRowsOfContext(context);
   const std::int64_t bytes = limits_.full_cache_bytes;
   std::string why;
   if (bytes > 0 && bytes < kSmallCacheBytes) {
