@@ -55,6 +55,12 @@ class Buffer {
     return Status::Ok();
   }
 
+  Result<Buffer> Clone(Allocator& allocator) const {
+    KVS_ASSIGN_OR_RETURN(Buffer copy, Allocate(allocator, bytes_));
+    if (bytes_ > 0) std::memcpy(copy.data_, data_, bytes_);
+    return copy;
+  }
+
   std::uint8_t* data() { return data_; }
   const std::uint8_t* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }

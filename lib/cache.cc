@@ -98,10 +98,10 @@ Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, in
   return layer;
 }
 
-// Remembers where the first `exact_sinks` tokens end; `layer.tokens` counts `positions` already.
+// Remembers where the first `exact_sinks` tokens end; the layer has counted `positions` already.
 void NoteSinks(std::int64_t exact_sinks, std::span<const TokenPos> positions, LayerState& layer) {
-  const std::int64_t before = layer.tokens - static_cast<std::int64_t>(positions.size());
-  const std::int64_t sinks = std::min<std::int64_t>(exact_sinks, layer.tokens);
+  const std::int64_t before = layer.tokens() - static_cast<std::int64_t>(positions.size());
+  const std::int64_t sinks = std::min<std::int64_t>(exact_sinks, layer.tokens());
   if (sinks > before) layer.sinks_end = positions[sinks - before - 1] + 1;
 }
 
@@ -166,10 +166,10 @@ Status Cache::Append(int layer_index, Phase phase, const HeadsView& keys, const 
                           exact ? kEndlessTail : impl_->pipeline->tail());
       added = decode.Append(keys, values, positions, impl_->pipeline->nonfinite());
     } else {
+      layer.seen.Reserve(positions);
       added = layer.staging.Append(*impl_->allocator, layer.shape, keys, values, positions,
                                    impl_->pipeline->nonfinite(), &layer.zeroed);
-      if (added.ok()) layer.tokens += n;
-      if (added.ok()) layer.next_position = positions.back() + 1;
+      if (added.ok()) layer.CountTokens(positions);
     }
     if (!added.ok()) {
       layer.shape = shape;
@@ -188,13 +188,13 @@ Status Cache::Evict(int layer_index) {
     const bool per_chunk = schedule.kind == Schedule::Kind::kPerChunk && !impl_->finished;
     const bool every = schedule.kind == Schedule::Kind::kEvery && impl_->finished &&
                        layer.since_eviction >= schedule.tokens;
-    if ((!per_chunk && !every) || layer.slides() || layer.tokens == 0) return Status::Ok();
+    if ((!per_chunk && !every) || layer.slides() || layer.tokens() == 0) return Status::Ok();
     const ReselectContext context{*impl_->pipeline->evictor(), *impl_->allocator, impl_->workers()};
     KVS_RETURN_IF_ERROR(per_chunk ? ReselectStaged(context, layer, &impl_->scratch_peak_bytes)
                                   : ReselectStored(context, layer, &impl_->scratch_peak_bytes));
     layer.since_eviction = 0;
     layer.external_scores = {};
-    if (layer.evicted) impl_->oldest_exact = layer.next_position;
+    if (layer.evicted) layer.exact_from = layer.next_position;
     return Status::Ok();
   });
 }
@@ -238,30 +238,18 @@ Status Cache::FinishPrefill(std::int64_t scratch_limit_bytes) {
     plan.Commit();
     impl_->finished = true;
     impl_->scratch_peak_bytes = std::max(impl_->scratch_peak_bytes, plan.scratch_peak_bytes());
-    const bool evicted = std::any_of(impl_->layers.begin(), impl_->layers.end(),
-                                     [](const LayerState& layer) { return layer.evicted; });
-    if (evicted) impl_->oldest_exact = next_position();
     return Status::Ok();
   });
 }
 
 void Cache::Clear() {
   for (LayerState& layer : impl_->layers) {
+    static_cast<LayerProgress&>(layer) = {};
     layer.staging = Staging();
     layer.ring = QueryRing();
-    layer.external_scores = {};
     layer.heads.clear();
-    layer.tokens = 0;
-    layer.next_position = 0;
-    layer.sinks_end = 0;
-    layer.since_eviction = 0;
-    layer.zeroed = 0;
-    layer.typed = false;
-    layer.evicted = false;
-    layer.note.clear();
   }
   impl_->finished = false;
-  impl_->oldest_exact = 0;
 }
 
 Status Cache::Attend(int layer_index, std::span<const TokenPos> query_positions,
@@ -297,6 +285,5 @@ std::int64_t Cache::rows(int layer_index, int head) const {
 }
 
 TokenPos Cache::next_position() const { return impl_->layers.front().next_position; }
-TokenPos Cache::oldest_exact_position() const { return impl_->oldest_exact; }
 
 }  // namespace kvsieve

@@ -20,7 +20,6 @@ struct Cache::Impl {
 
   std::vector<LayerState> layers;
   bool finished = false;
-  TokenPos oldest_exact = 0;
   std::int64_t scratch_peak_bytes = 0;
 
   Parallel& workers() { return parallel != nullptr ? *parallel : serial; }

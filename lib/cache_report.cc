@@ -15,8 +15,25 @@ std::string StoreText(const LayerStore& store) {
 void AddSeen(const LayerState& layer, std::int64_t heads, ByteReport& report) {
   report.key_full_bytes += layer.full_rows() * heads * layer.spec.key_dim * 2;
   report.value_full_bytes += layer.full_rows() * heads * layer.spec.value_dim * 2;
-  report.tokens_seen += layer.tokens * heads;
-  report.lifetime_tokens += layer.tokens * heads;
+  report.tokens_seen += layer.tokens() * heads;
+  report.lifetime_tokens += layer.lifetime_tokens * heads;
+}
+
+std::vector<TokenPos> PositionsOf(const LayerState& layer, int head, bool finished) {
+  if (!finished) return layer.staging.Positions(head);
+  std::vector<TokenPos> positions(static_cast<std::size_t>(layer.heads[head].rows()));
+  ReadStoredPositions(layer.heads[head], positions.data());
+  return positions;
+}
+
+Status CheckHead(std::span<const LayerState> layers, int layer_index, int head) {
+  if (layer_index < 0 || layer_index >= std::ssize(layers)) {
+    return Status::Invalid(
+        StrCat("layer index ", layer_index, " is outside [0, ", layers.size(), ")"));
+  }
+  const int kv_heads = layers[layer_index].spec.kv_heads;
+  if (head >= 0 && head < kv_heads) return Status::Ok();
+  return Status::Invalid(StrCat("head ", head, " is outside [0, ", kv_heads, ")"));
 }
 
 }  // namespace
@@ -65,14 +82,8 @@ ByteReport Cache::Report() const {
 Status Cache::Gather(int layer_index, int head, std::span<TokenPos> positions,
                      std::span<float> keys, std::span<float> values) const {
   return NoThrow([&]() -> Status {
-    if (layer_index < 0 || layer_index >= layers()) {
-      return Status::Invalid(
-          StrCat("layer index ", layer_index, " is outside [0, ", layers(), ")"));
-    }
+    KVS_RETURN_IF_ERROR(CheckHead(impl_->layers, layer_index, head));
     const LayerState& layer = impl_->layers[layer_index];
-    if (head < 0 || head >= layer.spec.kv_heads) {
-      return Status::Invalid(StrCat("head ", head, " is outside [0, ", layer.spec.kv_heads, ")"));
-    }
     const std::int64_t n = rows(layer_index, head);
     const auto fits = [&](std::size_t size, int dim) {
       return size == 0 || size == static_cast<std::size_t>(n * dim);
@@ -95,11 +106,31 @@ Status Cache::Gather(int layer_index, int head, std::span<TokenPos> positions,
     };
     gather(Side::kKey, keys);
     gather(Side::kValue, values);
-    if (!positions.empty() && impl_->finished) {
-      ReadStoredPositions(layer.heads[head], positions.data());
-    } else if (!positions.empty()) {
-      const std::vector<TokenPos> staged = layer.staging.Positions(head);
-      std::copy(staged.begin(), staged.end(), positions.begin());
+    if (positions.empty()) return Status::Ok();
+    const std::vector<TokenPos> held = PositionsOf(layer, head, impl_->finished);
+    std::copy(held.begin(), held.end(), positions.begin());
+    return Status::Ok();
+  });
+}
+
+Status Cache::Visible(int layer_index, int head, std::span<const TokenPos> query_positions,
+                      std::span<std::uint8_t> mask) const {
+  return NoThrow([&]() -> Status {
+    KVS_RETURN_IF_ERROR(CheckHead(impl_->layers, layer_index, head));
+    const LayerState& layer = impl_->layers[layer_index];
+    const std::size_t wanted =
+        query_positions.size() * static_cast<std::size_t>(rows(layer_index, head));
+    if (mask.size() != wanted) {
+      return Status::Invalid(StrCat("visible: the mask holds ", mask.size(), " elements, ",
+                                    query_positions.size(), " queries over ",
+                                    rows(layer_index, head), " rows take ", wanted));
+    }
+    const std::vector<TokenPos> held = PositionsOf(layer, head, impl_->finished);
+    auto* to = mask.data();
+    for (const TokenPos query : query_positions) {
+      const std::int64_t oldest =
+          layer.slides() ? std::int64_t{query} - layer.spec.sliding_window + 1 : 0;
+      for (const TokenPos row : held) *to++ = row <= query && row >= oldest ? 1 : 0;
     }
     return Status::Ok();
   });

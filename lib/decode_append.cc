@@ -104,21 +104,27 @@ void DecodeAppend::CommitHead(int head, HeadStore& store) {
 void DecodeAppend::DropOutOfWindow() {
   const std::int64_t oldest = std::int64_t{positions_.front()} + 1 - layer_.spec.sliding_window;
   if (oldest <= 0) return;
+  TokenPos dropped = -1;
   for (HeadStore& store : layer_.heads) {
     for (ExactRows* exact : {&store.sinks, &store.tail}) {
       while (exact->rows() > 0 && exact->positions().first() < oldest) {
+        dropped = std::max(dropped, exact->positions().first());
         exact->DropFront(layer_.shape, 1);
       }
     }
-    for (Tier& tier : store.tiers) tier.DropBefore(static_cast<TokenPos>(oldest));
+    for (Tier& tier : store.tiers) {
+      dropped = std::max(dropped, tier.DropBefore(static_cast<TokenPos>(oldest)));
+    }
   }
+  if (dropped >= 0) layer_.NoteOutOfWindow(dropped);
 }
 
 Status DecodeAppend::Append(const HeadsView& keys, const HeadsView& values,
                             std::span<const TokenPos> positions, NonFinitePolicy policy) {
   positions_ = positions;
   const auto n = static_cast<std::int64_t>(positions.size());
-  to_sinks_ = std::clamp<std::int64_t>(exact_sinks_ - layer_.tokens, 0, n);
+  to_sinks_ = std::clamp<std::int64_t>(exact_sinks_ - layer_.tokens(), 0, n);
+  layer_.seen.Reserve(positions);
   KVS_RETURN_IF_ERROR(Stage(keys, values, policy));
   for (HeadStore& store : layer_.heads) {
     leaving_.push_back(PlanHead(store));
@@ -129,8 +135,7 @@ Status DecodeAppend::Append(const HeadsView& keys, const HeadsView& values,
   }
   for (int head = 0; head < layer_.spec.kv_heads; ++head) CommitHead(head, layer_.heads[head]);
   layer_.zeroed += zeroed_;
-  layer_.tokens += n;
-  layer_.next_position = positions.back() + 1;
+  layer_.CountTokens(positions);
   if (layer_.slides()) DropOutOfWindow();
   return Status::Ok();
 }

@@ -1,6 +1,7 @@
 #include "lib/exact_rows.h"
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "kvsieve/float16.h"
@@ -48,6 +49,20 @@ void ExactRows::DropFront(const RowShape& shape, std::int64_t count) {
                  static_cast<std::size_t>(rows()) * row_bytes);
   }
   begin_ = 0;
+}
+
+void ExactRows::Trim(PositionList::Cut cut) {
+  positions_.Trim(std::move(cut));
+  if (rows() == 0) *this = ExactRows();
+}
+
+Result<ExactRows> ExactRows::Clone(Allocator& allocator) const {
+  ExactRows copy;
+  copy.begin_ = begin_;
+  KVS_ASSIGN_OR_RETURN(copy.keys_, keys_.Clone(allocator));
+  KVS_ASSIGN_OR_RETURN(copy.values_, values_.Clone(allocator));
+  KVS_ASSIGN_OR_RETURN(copy.positions_, positions_.Clone(allocator));
+  return copy;
 }
 
 Result<ExactRows> ExactRows::Keep(Allocator& allocator, const RowShape& shape,

@@ -39,7 +39,9 @@ class ExactRows {
   // key, value: one row each, in the shape's types.
   void Append(const RowShape& shape, const void* key, const void* value, TokenPos position);
   void DropFront(const RowShape& shape, std::int64_t count);
+  void Trim(PositionList::Cut cut);
 
+  Result<ExactRows> Clone(Allocator& allocator) const;
   // Some of the rows, in memory of their own.
   Result<ExactRows> Keep(Allocator& allocator, const RowShape& shape,
                          std::span<const RowIndex> rows) const;

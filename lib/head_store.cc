@@ -1,6 +1,7 @@
 #include "lib/head_store.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvsieve {
 
@@ -8,6 +9,17 @@ std::int64_t HeadStore::rows() const {
   std::int64_t total = sinks.rows() + tail.rows();
   for (const Tier& tier : tiers) total += tier.rows();
   return total;
+}
+
+Result<HeadStore> HeadStore::Clone(Allocator& allocator, std::span<const LayerStore> stores) const {
+  HeadStore copy;
+  KVS_ASSIGN_OR_RETURN(copy.sinks, sinks.Clone(allocator));
+  for (std::size_t t = 0; t < tiers.size(); ++t) {
+    KVS_ASSIGN_OR_RETURN(Tier tier, tiers[t].Clone(allocator, stores[t]));
+    copy.tiers.push_back(std::move(tier));
+  }
+  KVS_ASSIGN_OR_RETURN(copy.tail, tail.Clone(allocator));
+  return copy;
 }
 
 void HeadStore::AddBytes(const RowShape& shape, ByteReport& report) const {

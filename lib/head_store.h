@@ -4,6 +4,7 @@
 #define KVSIEVE_LIB_HEAD_STORE_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kvsieve/byte_report.h"
@@ -19,6 +20,8 @@ struct HeadStore {
   ExactRows tail;
 
   std::int64_t rows() const;
+  // stores: those of the tiers, for the copy.
+  Result<HeadStore> Clone(Allocator& allocator, std::span<const LayerStore> stores) const;
   // Payload, scales, metadata, padding and reserve of everything here, and rows_kept.
   void AddBytes(const RowShape& shape, ByteReport& report) const;
 };

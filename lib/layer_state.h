@@ -2,6 +2,7 @@
 #ifndef KVSIEVE_LIB_LAYER_STATE_H_
 #define KVSIEVE_LIB_LAYER_STATE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -13,33 +14,52 @@
 #include "kvsieve/types.h"
 #include "lib/head_store.h"
 #include "lib/query_ring.h"
+#include "lib/seen_positions.h"
 #include "lib/staging.h"
 
 namespace kvsieve {
 
-struct LayerState {
+// How far a layer has come: all of its state that is not rows or queries.
+struct LayerProgress {
+  bool typed = false;  // rows came, so the element types are known
+  SeenPositions seen;
+  TokenPos next_position = 0;              // one past the last seen, or where the last trim ended
+  TokenPos sinks_end = 0;                  // one past the last of the first exact_sinks tokens
+  TokenPos exact_from = 0;                 // trims to here or further bring back what was
+  std::int64_t since_eviction = 0;         // decode tokens since rows were last dropped
+  std::int64_t lifetime_tokens = 0;        // ever appended; a trim takes none back
+  std::int64_t zeroed = 0;                 // NaN and Inf cleared under nonfinite=zero
+  std::span<const float> external_scores;  // the caller's, for the next eviction
+  bool evicted = false;                    // rows were dropped by the evictor
+  std::string note;
+
+  std::int64_t tokens() const { return seen.tokens(); }
+  // Counts rows that came; their positions were reserved in `seen`.
+  void CountTokens(std::span<const TokenPos> positions) {
+    seen.Append(positions);
+    lifetime_tokens += static_cast<std::int64_t>(positions.size());
+    next_position = positions.back() + 1;
+  }
+};
+
+struct LayerState : LayerProgress {
   LayerSpec spec;
   std::vector<LayerStore> stores;  // one per tier; addresses stay put
   RowShape shape;                  // dims of the layer, element types of its first rows
-  bool typed = false;              // rows came, so the types are known
 
   Staging staging;  // until the prompt is finished
   QueryRing ring;
-  std::span<const float> external_scores;  // the caller's, for the next eviction
-  std::vector<HeadStore> heads;            // afterwards
-
-  std::int64_t tokens = 0;     // seen in this layer
-  TokenPos next_position = 0;  // one past the last seen
-  TokenPos sinks_end = 0;      // one past the last of the first exact_sinks tokens
-  std::int64_t since_eviction = 0;  // decode tokens since rows were last dropped
-  std::int64_t zeroed = 0;     // NaN and Inf cleared under nonfinite=zero
-  bool evicted = false;        // rows were dropped by the evictor
-  std::string note;
+  std::vector<HeadStore> heads;  // afterwards
 
   bool slides() const { return spec.sliding_window > 0; }
   // Rows that a plain engine would hold per head.
   std::int64_t full_rows() const {
-    return slides() && tokens > spec.sliding_window ? spec.sliding_window : tokens;
+    return slides() && tokens() > spec.sliding_window ? spec.sliding_window : tokens();
+  }
+  // Rows up to `position` fell out of the window. The first query that sees none of them comes
+  // sliding_window later: the cache can be taken back to it.
+  void NoteOutOfWindow(TokenPos position) {
+    exact_from = std::max(exact_from, position + spec.sliding_window);
   }
 };
 

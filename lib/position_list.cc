@@ -54,6 +54,19 @@ Result<PositionList> PositionList::Build(Allocator& allocator,
   return list;
 }
 
+// What was reserved in another form is left out.
+Result<PositionList> PositionList::Clone(Allocator& allocator) const {
+  PositionList copy;
+  copy.rows_ = rows_;
+  copy.first_ = first_;
+  copy.last_ = last_;
+  copy.store_.form = store_.form;
+  copy.store_.base = store_.base;
+  KVS_ASSIGN_OR_RETURN(copy.store_.body, store_.body.Clone(allocator));
+  KVS_ASSIGN_OR_RETURN(copy.store_.marks, store_.marks.Clone(allocator));
+  return copy;
+}
+
 void PositionList::Read(RowIndex begin, int count, TokenPos* out) const {
   KVS_DCHECK(begin % kBlockRows == 0 && begin + count <= rows_);
   if (count == 0) return;
@@ -109,35 +122,42 @@ PositionList::Form PositionList::FormFor(Form now, const PositionSpan& positions
   return worth < list_bytes ? Form::kBitmap : Form::kList;
 }
 
+// A bitmap that loses its gaps becomes a run in place, so there is always room for one.
+Status PositionList::Store::Grow(Allocator& allocator, const PositionSpan& room,
+                                 const PositionSpan& used) {
+  const std::int64_t body_wanted = std::max(body_bytes(room.rows, room.last), kPositionBytes);
+  const std::int64_t body_used = used.rows == 0 ? 0 : body_bytes(used.rows, used.last);
+  KVS_RETURN_IF_ERROR(body.Grow(allocator, static_cast<std::size_t>(body_wanted),
+                                static_cast<std::size_t>(body_used)));
+  return marks.Grow(allocator, static_cast<std::size_t>(mark_bytes(room.rows)),
+                    static_cast<std::size_t>(mark_bytes(used.rows)));
+}
+
+Result<PositionList::Store> PositionList::CopyAs(Allocator& allocator, Form form, std::int64_t rows,
+                                                 const PositionSpan& room) const {
+  Store copy;
+  copy.form = form;
+  copy.base = room.first;
+  KVS_RETURN_IF_ERROR(copy.Grow(allocator, room, {}));
+  TokenPos block[kBlockRows];
+  for (RowIndex begin = 0; begin < rows; begin += kBlockRows) {
+    const auto count = static_cast<int>(std::min<std::int64_t>(kBlockRows, rows - begin));
+    Read(begin, count, block);
+    for (int i = 0; i < count; ++i) copy.Put(begin + i, block[i]);
+  }
+  return copy;
+}
+
 Status PositionList::Reserve(Allocator& allocator, std::span<const TokenPos> more) {
   next_ = Store();
   if (more.empty()) return Status::Ok();
-  const std::int64_t rows = rows_ + static_cast<std::int64_t>(more.size());
-  const TokenPos last = more.back();
-  const auto grow = [&](Store& store, std::int64_t used_body, std::int64_t used_marks) -> Status {
-    // A bitmap that loses its gaps becomes a run in place, so there is always room for one.
-    const std::int64_t body = std::max(store.body_bytes(rows, last), kPositionBytes);
-    KVS_RETURN_IF_ERROR(store.body.Grow(allocator, static_cast<std::size_t>(body),
-                                        static_cast<std::size_t>(used_body)));
-    return store.marks.Grow(allocator, static_cast<std::size_t>(store.mark_bytes(rows)),
-                            static_cast<std::size_t>(used_marks));
-  };
-  const TokenPos first = rows_ > 0 ? first_ : more.front();
-  const Form form = FormFor(store_.form, {rows, first, last});
+  const PositionSpan room = {rows_ + static_cast<std::int64_t>(more.size()),
+                             rows_ > 0 ? first_ : more.front(), more.back()};
+  const Form form = FormFor(store_.form, room);
   if (rows_ > 0 && form == store_.form) {
-    return grow(store_, store_.body_bytes(rows_, last_), store_.mark_bytes(rows_));
+    return store_.Grow(allocator, room, {rows_, first_, last_});
   }
-  Store other;
-  other.form = form;
-  other.base = first;
-  KVS_RETURN_IF_ERROR(grow(other, 0, 0));
-  TokenPos block[kBlockRows];
-  for (RowIndex begin = 0; begin < rows_; begin += kBlockRows) {
-    const auto count = static_cast<int>(std::min<std::int64_t>(kBlockRows, rows_ - begin));
-    Read(begin, count, block);
-    for (int i = 0; i < count; ++i) other.Put(begin + i, block[i]);
-  }
-  next_ = std::move(other);
+  KVS_ASSIGN_OR_RETURN(next_, CopyAs(allocator, form, rows_, room));
   return Status::Ok();
 }
 
@@ -149,6 +169,23 @@ void PositionList::Append(TokenPos position) {
   if (rows_ == 0) first_ = position;
   last_ = position;
   ++rows_;
+}
+
+// In place; first_ is known.
+void PositionList::BecomeRun() {
+  store_.form = Form::kRun;
+  store_.marks = Buffer();
+  store_.Put(0, first_);
+}
+
+// Rows to come find no bit set.
+void PositionList::ClearBitsFrom(TokenPos end) {
+  std::uint8_t* bits = store_.body.data();
+  const std::int64_t bit = std::int64_t{end} - store_.base;
+  const std::int64_t used = store_.body_bytes(rows_, last_);
+  const std::int64_t whole = (bit + 7) / 8;
+  if (bit % 8 != 0) bits[bit / 8] &= static_cast<std::uint8_t>(0xFFU >> (8 - bit % 8));
+  std::memset(bits + whole, 0, static_cast<std::size_t>(used - whole));
 }
 
 // After the first `dropped` rows were forgotten: gives their whole bytes of the bitmap back to the
@@ -190,15 +227,66 @@ void PositionList::DropFront(std::int64_t count) {
   first_ = block[in_block];
   rows_ -= count;
   if (std::int64_t{last_} - first_ + 1 == rows_) {
-    store_.form = Form::kRun;  // the gaps went
-    store_.marks = Buffer();
-    store_.Put(0, first_);
+    BecomeRun();  // the gaps went
   } else if (store_.form == Form::kBitmap) {
     DropBits(count, last_);
   } else {
     std::memmove(store_.body.As<TokenPos>(), store_.body.As<TokenPos>() + count,
                  static_cast<std::size_t>(rows_ * kPositionBytes));
   }
+}
+
+std::int64_t PositionList::RowsBefore(TokenPos end) const {
+  if (rows_ == 0 || end <= first_) return 0;
+  if (end > last_) return rows_;
+  // The last block that begins before `end`, then the row in it.
+  RowIndex low = 0;
+  RowIndex high = Blocks(rows_);
+  TokenPos block[kBlockRows];
+  while (high - low > 1) {
+    const RowIndex middle = (low + high) / 2;
+    Read(middle * kBlockRows, 1, block);
+    (block[0] < end ? low : high) = middle;
+  }
+  const RowIndex begin = low * kBlockRows;
+  const auto count = static_cast<int>(std::min<std::int64_t>(kBlockRows, rows_ - begin));
+  Read(begin, count, block);
+  return begin + (std::lower_bound(block, block + count, end) - block);
+}
+
+Result<PositionList::Cut> PositionList::PrepareTrim(Allocator& allocator, TokenPos end) const {
+  Cut cut;
+  cut.rows = RowsBefore(end);
+  if (cut.rows == 0) return cut;
+  const RowIndex last = cut.rows - 1;
+  const RowIndex block_begin = last / kBlockRows * kBlockRows;
+  TokenPos block[kBlockRows];
+  Read(block_begin, static_cast<int>(cut.rows - block_begin), block);
+  cut.last = block[last - block_begin];
+  const PositionSpan kept = {cut.rows, first_, cut.last};
+  cut.form = FormFor(store_.form, kept);
+  if (cut.form != store_.form && cut.form != Form::kRun) {
+    KVS_ASSIGN_OR_RETURN(cut.store, CopyAs(allocator, cut.form, cut.rows, kept));
+  }
+  return cut;
+}
+
+void PositionList::Trim(Cut cut) {
+  if (cut.rows == rows_) return;
+  if (cut.rows == 0) {
+    *this = PositionList();
+    return;
+  }
+  next_ = Store();
+  if (cut.store.body.bytes() > 0) {
+    store_ = std::move(cut.store);
+  } else if (cut.form == Form::kRun) {
+    BecomeRun();
+  } else if (cut.form == Form::kBitmap) {
+    ClearBitsFrom(cut.last + 1);
+  }
+  rows_ = cut.rows;
+  last_ = cut.last;
 }
 
 }  // namespace kvsieve

@@ -35,6 +35,8 @@ class PositionList {
   // Precondition: `positions` strictly increasing, non-negative.
   static Result<PositionList> Build(Allocator& allocator, std::span<const TokenPos> positions);
 
+  Result<PositionList> Clone(Allocator& allocator) const;
+
   std::int64_t rows() const { return rows_; }
   bool empty() const { return rows_ == 0; }
   TokenPos first() const { return first_; }  // precondition: !empty(), also of last()
@@ -56,6 +58,12 @@ class PositionList {
   void Append(TokenPos position);
   // Forgets the first `count` rows. Cheap for whole blocks.
   void DropFront(std::int64_t count);
+
+  // Forgetting the rows at `end` and behind it: preparing is all that can fail, and changes
+  // nothing.
+  struct Cut;
+  Result<Cut> PrepareTrim(Allocator& allocator, TokenPos end) const;
+  void Trim(Cut cut);
 
   std::int64_t live_bytes() const { return rows_ == 0 ? 0 : store_.bytes(rows_, last_); }
   std::int64_t resident_bytes() const { return store_.resident_bytes() + next_.resident_bytes(); }
@@ -83,16 +91,32 @@ class PositionList {
       return (body.data()[bit / 8] >> (bit % 8) & 1) != 0;
     }
     void Put(RowIndex row, TokenPos position);
+    // Room for all rows of `room`; those of `used` move along.
+    Status Grow(Allocator& allocator, const PositionSpan& room, const PositionSpan& used);
   };
 
   static Form FormFor(Form now, const PositionSpan& positions);
+  // The first `rows` rows in another form, with room for all of `room`.
+  Result<Store> CopyAs(Allocator& allocator, Form form, std::int64_t rows,
+                       const PositionSpan& room) const;
+  std::int64_t RowsBefore(TokenPos end) const;
   void DropBits(RowIndex dropped, TokenPos last_before);
+  void ClearBitsFrom(TokenPos end);
+  void BecomeRun();
 
   std::int64_t rows_ = 0;
   TokenPos first_ = 0;
   TokenPos last_ = 0;
   Store store_;
   Store next_;  // the same rows in the form that the reserved ones need; empty: store_ will do
+};
+
+// What stays: how many rows, the last one's position and, where it takes another form, the rows.
+struct PositionList::Cut {
+  std::int64_t rows = 0;
+  TokenPos last = 0;
+  Form form = Form::kRun;
+  Store store;
 };
 
 }  // namespace kvsieve

@@ -51,6 +51,7 @@ Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
     }
     if (layers_[i].staging.empty()) continue;
     scored.push_back(i);
+    layers_[i].ring.Straighten(layers_[i].spec);
     views.push_back(LayerView::Staged(layers_[i]));
     observations.push_back(views.back().Observe());
   }
@@ -229,8 +230,13 @@ void PrefillPlan::Commit() {
       CommitHead(layer, static_cast<int>(head), plan.heads[head], plan.stores[head],
                  scratch_.data() + scratch_floats_ * static_cast<std::size_t>(worker));
     });
+    const std::span<const TokenPos> staged = plan.heads.front().staged;
+    if (const std::size_t first = FirstSeen(layer, staged); first > 0) {
+      layer.NoteOutOfWindow(staged[first - 1]);
+    }
     layer.heads = std::move(plan.stores);
     layer.evicted = layer.evicted || plan.evicted;
+    if (layer.evicted) layer.exact_from = layer.next_position;
     layer.note = std::move(plan.note);
     layer.staging = Staging();
     // Decode goes on scoring only under every(n).

@@ -37,6 +37,7 @@ void Finish(LayerState& layer, LayerDecision decision) {
 
 Status ReselectStaged(const ReselectContext& context, LayerState& layer,
                       std::int64_t* scratch_peak_bytes) {
+  layer.ring.Straighten(layer.spec);
   const LayerView view = LayerView::Staged(layer);
   KVS_ASSIGN_OR_RETURN(LayerDecision decision, Decide(context, view, scratch_peak_bytes));
   if (!Drops(view, decision.keep)) return Status::Ok();
@@ -49,6 +50,7 @@ Status ReselectStaged(const ReselectContext& context, LayerState& layer,
 
 Status ReselectStored(const ReselectContext& context, LayerState& layer,
                       std::int64_t* scratch_peak_bytes) {
+  layer.ring.Straighten(layer.spec);
   const LayerView view = LayerView::Stored(layer);
   KVS_ASSIGN_OR_RETURN(LayerDecision decision, Decide(context, view, scratch_peak_bytes));
   if (!Drops(view, decision.keep)) return Status::Ok();

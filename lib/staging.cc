@@ -132,6 +132,44 @@ void Staging::Replace(std::vector<ExactRows> kept) {
   rows_ = 0;
 }
 
+Result<Staging> Staging::Clone(Allocator& allocator) const {
+  Staging copy;
+  for (const ExactRows& head : kept_) {
+    KVS_ASSIGN_OR_RETURN(ExactRows rows, head.Clone(allocator));
+    copy.kept_.push_back(std::move(rows));
+  }
+  for (const Page& page : pages_) {
+    Page& page_copy = copy.pages_.emplace_back();
+    page_copy.begin = page.begin;
+    page_copy.room = page.room;
+    KVS_ASSIGN_OR_RETURN(page_copy.keys, page.keys.Clone(allocator));
+    KVS_ASSIGN_OR_RETURN(page_copy.values, page.values.Clone(allocator));
+  }
+  KVS_ASSIGN_OR_RETURN(copy.positions_, positions_.Clone(allocator));
+  copy.rows_ = rows_;
+  return copy;
+}
+
+Result<std::vector<PositionList::Cut>> Staging::PrepareTrim(Allocator& allocator,
+                                                            TokenPos end) const {
+  std::vector<PositionList::Cut> cuts;
+  for (const ExactRows& head : kept_) {
+    KVS_ASSIGN_OR_RETURN(PositionList::Cut cut, head.positions().PrepareTrim(allocator, end));
+    cuts.push_back(std::move(cut));
+  }
+  return cuts;
+}
+
+void Staging::Trim(TokenPos end, std::vector<PositionList::Cut> cuts) {
+  for (std::size_t head = 0; head < cuts.size(); ++head) kept_[head].Trim(std::move(cuts[head]));
+  const auto no_rows = [](const ExactRows& head) { return head.rows() == 0; };
+  if (std::all_of(kept_.begin(), kept_.end(), no_rows)) kept_.clear();
+  const TokenPos* fresh = positions_.As<TokenPos>();
+  rows_ = std::lower_bound(fresh, fresh + rows_, end) - fresh;
+  while (!pages_.empty() && pages_.back().begin >= rows_) pages_.pop_back();
+  if (rows_ == 0) positions_ = Buffer();
+}
+
 void Staging::AddBytes(const LayerSpec& layer, const RowShape& shape, ByteReport& report) const {
   for (const ExactRows& head : kept_) head.AddBytes(shape, report);
   const std::int64_t fresh = rows_ * layer.kv_heads;

@@ -46,6 +46,12 @@ class Staging {
                                       const KeepSet& keep) const;
   void Replace(std::vector<ExactRows> kept);
 
+  Result<Staging> Clone(Allocator& allocator) const;
+
+  // Taking back the rows at `end` and behind it, prepared as positions are.
+  Result<std::vector<PositionList::Cut>> PrepareTrim(Allocator& allocator, TokenPos end) const;
+  void Trim(TokenPos end, std::vector<PositionList::Cut> cuts);
+
   // Adds what is held: one list of positions serves the fresh rows of all heads.
   void AddBytes(const LayerSpec& layer, const RowShape& shape, ByteReport& report) const;
 

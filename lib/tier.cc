@@ -142,18 +142,43 @@ void Tier::ShowNext(TokenPos position) {
   ++rows_;
 }
 
-void Tier::DropBefore(TokenPos position) {
+TokenPos Tier::DropBefore(TokenPos position) {
   std::size_t gone = 0;
+  TokenPos last_gone = -1;
   TokenPos block_positions[kBlockRows];
   while ((static_cast<std::int64_t>(gone) + 1) * kBlockRows <= rows_) {
     positions_.Read(static_cast<RowIndex>(gone) * kBlockRows, kBlockRows, block_positions);
     if (block_positions[kBlockRows - 1] >= position) break;
+    last_gone = block_positions[kBlockRows - 1];
     ++gone;
   }
-  if (gone == 0) return;
+  if (gone == 0) return last_gone;
   blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(gone));
   rows_ -= static_cast<std::int64_t>(gone) * kBlockRows;
   positions_.DropFront(static_cast<std::int64_t>(gone) * kBlockRows);
+  return last_gone;
+}
+
+// Codes of rows that went stay in the open block until others take their place: kernels give them
+// no weight, and what a codec wrote is finite.
+void Tier::Trim(PositionList::Cut cut) {
+  if (cut.rows == rows_) return;
+  rows_ = cut.rows;
+  positions_.Trim(std::move(cut));
+  blocks_.erase(blocks_.begin() + blocks(), blocks_.end());
+}
+
+Result<Tier> Tier::Clone(Allocator& allocator, const LayerStore& store) const {
+  Tier copy(store);
+  copy.rows_ = rows_;
+  KVS_ASSIGN_OR_RETURN(copy.stats_, stats_.Clone(allocator));
+  KVS_ASSIGN_OR_RETURN(copy.positions_, positions_.Clone(allocator));
+  for (const Block& block : blocks_) {
+    Block& block_copy = copy.blocks_.emplace_back();
+    block_copy.capacity_rows = block.capacity_rows;
+    KVS_ASSIGN_OR_RETURN(block_copy.memory, block.memory.Clone(allocator));
+  }
+  return copy;
 }
 
 void Tier::MoveRows(std::span<const RowIndex> rows, Kept& kept) const {

@@ -49,14 +49,20 @@ class Tier {
   Status EncodeAhead(std::int64_t ahead, float* key, float* value);
   void ShowNext(TokenPos position);
 
-  // Gives back leading blocks whose rows all lie before `position`.
-  void DropBefore(TokenPos position);
+  // Gives back leading blocks whose rows all lie before `position`. Returns the last position
+  // that went, -1 when none did.
+  TokenPos DropBefore(TokenPos position);
+  // Takes the last rows back; memory of whole blocks is given back.
+  void Trim(PositionList::Cut cut);
 
   // Some rows of this tier in new blocks, moved bit by bit; the tier itself is untouched until
   // Replace swaps them in.
   struct Kept;
   Result<Kept> Keep(Allocator& allocator, std::span<const RowIndex> rows) const;
   void Replace(Kept kept);
+
+  // `store` is equal to this tier's, and outlives the copy.
+  Result<Tier> Clone(Allocator& allocator, const LayerStore& store) const;
 
   // -- reading ----------------------------------------------------------------------------------
   // Blocks that hold rows; one more may be reserved.

@@ -42,6 +42,12 @@ enum class DecodeRows : std::uint8_t {
   kExact,   // kept in source precision for ever: judges the prompt's compression alone
 };
 
+// Whether a trim may go back behind rows that were evicted.
+enum class Trim : std::uint8_t {
+  kExact,         // no: kNotExact below oldest_exact_position()
+  kAllowInexact,  // yes; rows that were evicted do not come back
+};
+
 struct CacheOptions {
   Allocator* allocator = nullptr;  // null: DefaultAllocator(). Must outlive the cache.
   Parallel* parallel = nullptr;    // null: serial. Used by FinishPrefill. Must outlive the cache.
@@ -89,6 +95,10 @@ class Cache {
   // Fails when a chain cannot be built for a layer's dimensions, naming the layer.
   static Result<Cache> Create(std::shared_ptr<const Pipeline> pipeline,
                               std::vector<LayerSpec> layers, const CacheOptions& options);
+  // A copy of its own, with the same pipeline, allocator and workers: for a sequence that goes on
+  // in two ways, such as the beams of a search. All memory is copied, none is shared. Asks the
+  // allocator, so it must not overlap other calls that do (kvsieve/allocator.h).
+  Result<Cache> Clone() const;
   ~Cache();
   Cache(Cache&&) noexcept;
   Cache& operator=(Cache&&) noexcept;
@@ -122,6 +132,18 @@ class Cache {
   // since the last time; once: nothing. Rows that stay are moved, never encoded again.
   Status Evict(int layer_index);
 
+  // Takes back the tokens at `position` and behind it, in every layer: their rows, and the queries
+  // observed there. next_position() becomes `position` (below 0 counts as 0); the phase stays.
+  // Returns how many tokens went, kept rows or not: 0 when none is that far. Below
+  // oldest_exact_position() it is kNotExact and nothing changes, unless inexact is allowed: then
+  // rows that were evicted, or fell out of a window, stay away, and exactness is judged against
+  // what is left. Rows that stay keep their bits. What the stores learnt stays, and a row that left
+  // the exact tail stays encoded: once as many tokens have come again as went, tail and queries are
+  // those of a cache that never saw the ones taken back. With no tail and nothing learnt all rows
+  // are, at once. Memory is given back in whole blocks; the rest is reserve. Scores handed in are
+  // forgotten; schedule=every(n) counts back with the tokens.
+  Result<std::int64_t> TrimToPosition(TokenPos position, Trim trim = Trim::kExact);
+
   // Back to the state after Create; all row memory is given back.
   void Clear();
 
@@ -141,13 +163,23 @@ class Cache {
   int layers() const;
   const LayerSpec& layer(int layer_index) const;
   std::int64_t rows(int layer_index, int head) const;  // stored rows
-  TokenPos next_position() const;                      // one past the last token seen by layer 0
-  TokenPos oldest_exact_position() const;  // next_position() at the last eviction, 0 if none
+  // One past the last token seen by layer 0, or where the last trim ended.
+  TokenPos next_position() const;
+  // The lowest position that a trim brings back as it was: next_position() at the last eviction
+  // or, where rows fell out of a sliding window, the first whose query saw none of them; 0 if
+  // neither happened.
+  TokenPos oldest_exact_position() const;
 
   // Stored rows of one head by position, decoded to f32 in the original basis. Spans sized by
   // rows(): positions [n], keys [n, key_dim], values [n, value_dim]; any may be empty to skip it.
   Status Gather(int layer_index, int head, std::span<TokenPos> positions, std::span<float> keys,
                 std::span<float> values) const;
+
+  // Which stored rows of a head the layer's own window shows to which query: mask
+  // [n, rows(layer_index, head)], rows in the order of Gather, 1 iff the row's position <= the
+  // query's and, with a window w, > the query's - w. What Attend applies by itself.
+  Status Visible(int layer_index, int head, std::span<const TokenPos> query_positions,
+                 std::span<std::uint8_t> mask) const;
 
   LayerReport ReportLayer(int layer_index) const;
   ByteReport Report() const;  // the sum over layers

@@ -71,7 +71,7 @@ TEST(Cases, U13_NextPositionIsNotTheNumberOfRows) {
   layer.sliding_window = 32;
   Cache sliding = Finished("none | kv=int8", layer, 64);
   EXPECT_EQ(sliding.rows(0, 0), 32);
-  EXPECT_EQ(sliding.oldest_exact_position(), 0);  // nothing was decided
+  EXPECT_EQ(sliding.oldest_exact_position(), 63);  // its window, 32..63, is all that is held
   cache_test::MustAppend(sliding, 0, MakePrompt(layer, 200, 4, 64), 1, Phase::kDecode);
   EXPECT_EQ(sliding.next_position(), 264);
   EXPECT_LT(sliding.rows(0, 0), 32 + kBlockRows);  // whole blocks fall away
