@@ -74,7 +74,8 @@ std::int64_t KvpressRows(const Ratio& share, std::int64_t tokens) {
   // What a user writes as compression_ratio: the double nearest to 1 - share.
   const double ratio = static_cast<double>(share.denominator - share.numerator) /
                        static_cast<double>(share.denominator);
-  return static_cast<std::int64_t>(static_cast<double>(tokens) * (1.0 - ratio));
+  const double rows = static_cast<double>(tokens) * (1.0 - ratio);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(rows));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ std::int64_t AutoRowsOfContext(std::int64_t max_tokens);
 // How a percentage becomes rows.
 enum class Rounding : std::uint8_t {
   kUp,       // ceil(tokens * share), exact
-  kKvpress,  // int(tokens * (1 - ratio)) in doubles, ratio = 1 - share: can lose a row, or all
+  kKvpress,  // max(1, int(tokens * (1 - ratio))) in doubles, ratio = 1 - share: can lose a row
 };
 
 std::string_view RoundingName(Rounding rounding);

@@ -178,7 +178,7 @@ constexpr StageInfo kInfos[] = {
      "one set serves every layer and head; no sinks; window rows compete with all others"},
     {"kvpress_snapkv", "SnapKVPress of NVIDIA's kvpress.",
      "window_attention, mean over window and group, average-pool 5 with zeros beyond the ends, no "
-     "sinks; of n tokens int(n * (1 - ratio)) rows stay, in doubles, ratio = 1 - budget",
+     "sinks; of n tokens max(1, int(n * (1 - ratio))) rows stay, in doubles, ratio = 1 - budget",
      "budget=<percent>|<rows> window=64 pool=avg:5 rounding=kvpress|up " KVS_PRESET_KEYS,
      "its rounding can lose a row (rounding=up does not)"},
 };
