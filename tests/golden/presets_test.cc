@@ -234,6 +234,20 @@ TEST_P(GoldenPreset, NamesWhatItWasMadeFrom) {
   EXPECT_EQ(golden_["how"], runs ? "run" : "transcribed");
 }
 
+// docs/presets/NAME.md begins with the preset and, on the next line, what it stands for.
+TEST_P(GoldenPreset, IsWhatItsPageSays) {
+  std::ifstream page(StrCat(KVS_SOURCE_DIR "/docs/presets/", GetParam(), ".md"));
+  std::string line;
+  while (std::getline(page, line) && line != "```spec") {
+  }
+  std::string preset;
+  std::string expansion;
+  ASSERT_TRUE(std::getline(page, preset) && std::getline(page, expansion));
+  EXPECT_EQ(preset.find(GetParam()), 0U);
+  EXPECT_NE(expansion.find(GetParam()), 0U);
+  EXPECT_EQ(MustParse(preset)->Canonical(), MustParse(expansion)->Canonical());
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, GoldenPreset,
                          ::testing::Values("snapkv_paper", "snapkv_reference", "snapkv_d",
                                            "velox_snapkv", "sharp_snapkv", "kvpress_snapkv"),
