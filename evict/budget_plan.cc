@@ -36,6 +36,28 @@ Result<KeepSet> ToKeepSet(const Observation& observation,
   return KeepSet::Create(std::move(head_begin), std::move(positions), {});
 }
 
+// Whether all rows of a set stay: they fit its budget or, with an adaptive split, the rows of all
+// sets that share their budgets fit these. (Sets that evicted before may differ in rows.)
+std::vector<bool> FitsBudget(const EvictStage& stage, const SetTable& table,
+                             std::span<const std::int64_t> budgets) {
+  const auto sets = table.sets();
+  const auto share = [&](std::size_t a, std::size_t b) {
+    return stage.adaptive() &&
+           (stage.ranks_over_layers() || sets[a].ranked_layer == sets[b].ranked_layer);
+  };
+  std::vector<bool> fits;
+  while (fits.size() < budgets.size()) {
+    std::int64_t left = 0;
+    std::size_t end = fits.size();
+    do {
+      left += budgets[end] - static_cast<std::int64_t>(sets[end].positions.size());
+      ++end;
+    } while (end < budgets.size() && share(fits.size(), end));
+    fits.resize(end, left >= 0);
+  }
+  return fits;
+}
+
 std::vector<std::uint64_t> ProtectedKeys(const RowSet& set, const HeadScores& scores) {
   std::vector<std::uint64_t> keys;
   for (const RowRange& range : set.protected_rows) {
@@ -53,9 +75,11 @@ BudgetPlan::BudgetPlan(const EvictStage& stage, const SetTable& table,
                        std::span<const std::int64_t> budgets)
     : stage_(stage), table_(table) {
   const int window = stage.scorer->needs().window();
+  const std::vector<bool> fits = FitsBudget(stage, table, budgets);
   std::vector<int> layers;
   for (std::size_t i = 0; i < budgets.size(); ++i) {
-    sets_.push_back(Protect(stage.selection, budgets[i], window, table.sets()[i].positions));
+    sets_.push_back(
+        Protect(stage.selection, budgets[i], window, table.sets()[i].positions, fits[i]));
     rows_.push_back(sets_.back().budget);
     layers.push_back(table.sets()[i].ranked_layer);
   }

@@ -62,20 +62,26 @@ std::string OverBudgetNote(const Selection& selection, std::int64_t budget,
              : StrCat(what, ": sinks and the newest stay (over_budget=budget)");
 }
 
+std::string NotReached(std::int64_t rows, std::int64_t budget) {
+  if (rows > budget) return "budget not reached by the heads together";
+  return StrCat("budget not reached: ", rows, " of ", budget, " rows");
+}
+
 }  // namespace
 
 RowSet Protect(const Selection& selection, std::int64_t budget, int window,
-               std::span<const TokenPos> positions) {
+               std::span<const TokenPos> positions, bool fits) {
   RowSet set;
   set.rows = static_cast<std::int64_t>(positions.size());
   set.budget = std::min(budget, set.rows);
-  const bool unlimited = budget >= set.rows && !selection.select.caps();
+  set.share = budget;
+  const bool unlimited = fits && !selection.select.caps();
   if (set.rows <= selection.min_tokens || unlimited) {
     set.whole = true;
     set.budget = set.rows;
     set.protected_count = set.rows;
     if (set.rows > 0) set.protected_rows = {{0, set.rows}};
-    set.note = unlimited ? StrCat("budget not reached: ", set.rows, " of ", budget, " rows")
+    set.note = unlimited ? NotReached(set.rows, budget)
                          : StrCat("min_tokens not passed: ", set.rows, " of ", selection.min_tokens,
                                   " rows");
     return set;

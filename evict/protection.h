@@ -16,8 +16,9 @@
 namespace kvsieve::evict {
 
 // positions: of the rows, ascending. window: rows of the observation window, clipped here.
+// fits: the budget, or that of all sets which share theirs, holds every row.
 RowSet Protect(const Selection& selection, std::int64_t budget, int window,
-               std::span<const TokenPos> positions);
+               std::span<const TokenPos> positions, bool fits);
 
 struct SetPlan {
   std::vector<RowRange> kept;  // ascending, disjoint: rows that stay unscored

@@ -14,6 +14,7 @@ namespace kvsieve::evict {
 struct RowSet {
   std::int64_t rows = 0;
   std::int64_t budget = 0;               // at most rows
+  std::int64_t share = 0;                // what it brings into a split: the budget before that cap
   bool whole = false;                    // every row stays; takes no part in a split
   std::vector<RowRange> protected_rows;  // ascending, disjoint
   std::int64_t protected_count = 0;

@@ -200,7 +200,7 @@ std::vector<std::int64_t> AdaptiveRows(const Split& split, std::span<const RowSe
     if (!set.splits()) continue;
     const std::int64_t least = std::max(set.protected_count, FloorRows(split, set));
     competitors.push_back({least, set.protected_count, keys[i]});
-    total += set.budget;
+    total += set.share;
   }
   const std::vector<std::int64_t> shares = Compete(competitors, total);
   std::vector<std::int64_t> rows;

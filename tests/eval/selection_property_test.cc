@@ -20,13 +20,22 @@ namespace {
 // The last rows of the prompt: enough for every rule, and quick.
 constexpr std::int64_t kRows = 260;
 constexpr int kLayers = 2;
+constexpr std::int64_t kBudget = 91;
+constexpr std::int64_t kSinks = 4;
+constexpr std::int64_t kRecent = 13;
+constexpr std::int64_t kEvery = 16;
 
-HeadsView LastRows(const HeadsView& all, std::int64_t first, std::int64_t count) {
+HeadsView Rows(const HeadsView& all, std::int64_t first, std::int64_t count) {
   HeadsView view = all;
-  view.data = all.row(0, all.rows - kRows + first);
+  view.data = all.row(0, first);
   view.rows = count;
   return view;
 }
+
+// Rows kept, per layer and head.
+using Kept = std::vector<std::vector<TokenPos>>;
+// Looks at the cache after an eviction of all layers; `seen` are the positions appended so far.
+using Check = std::function<void(const Cache&, std::span<const TokenPos> seen)>;
 
 class SelectionProperty : public ::testing::Test {
  protected:
@@ -34,128 +43,248 @@ class SelectionProperty : public ::testing::Test {
     auto trace = Trace::Open(KVS_DATA_DIR "/smollm2-135m-small.safetensors");
     ASSERT_TRUE(trace.ok()) << trace.message();
     trace_ = new Trace(*std::move(trace));
+    const auto prompt = trace_->positions().last(kRows);
+    positions_.assign(prompt.begin(), prompt.end());
+    positions_.insert(positions_.end(), trace_->eval_positions().begin(),
+                      trace_->eval_positions().end());
   }
   static void TearDownTestSuite() {
     delete trace_;
     trace_ = nullptr;
   }
 
-  static std::span<const TokenPos> positions() { return trace_->positions().last(kRows); }
+  static std::span<const TokenPos> Positions(std::int64_t first, std::int64_t count) {
+    return std::span(positions_)
+        .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  }
 
-  // Rows kept, per layer and head.
-  using Kept = std::vector<std::vector<TokenPos>>;
-
-  static Result<Kept> Run(const std::shared_ptr<const Pipeline>& pipeline, std::int64_t chunk,
-                          Parallel* parallel) {
-    std::vector<LayerSpec> layers = trace_->LayerSpecs();
-    layers.resize(kLayers);
-    CacheOptions options;
-    options.parallel = parallel;
-    KVS_ASSIGN_OR_RETURN(Cache cache, Cache::Create(pipeline, layers, options));
-    for (int i = 0; i < kLayers; ++i) {
-      const TraceLayer& layer = trace_->layers()[static_cast<std::size_t>(i)];
-      for (std::int64_t first = 0; first < kRows; first += chunk) {
-        const std::int64_t count = std::min(chunk, kRows - first);
-        KVS_RETURN_IF_ERROR(cache.Append(
-            i, Phase::kPrefill, LastRows(layer.keys, first, count),
-            LastRows(layer.values, first, count),
-            positions().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))));
-      }
-      KVS_RETURN_IF_ERROR(cache.Observe(i, trace_->window_positions(), layer.window_queries));
-    }
-    KVS_RETURN_IF_ERROR(cache.FinishPrefill());
+  static Kept KeptBy(const Cache& cache) {
     Kept kept;
     for (int i = 0; i < kLayers; ++i) {
-      for (int head = 0; head < layers[static_cast<std::size_t>(i)].kv_heads; ++head) {
-        std::vector<TokenPos>& rows =
-            kept.emplace_back(static_cast<std::size_t>(cache.rows(i, head)));
-        KVS_RETURN_IF_ERROR(cache.Gather(i, head, rows, {}, {}));
+      for (int head = 0; head < cache.layer(i).kv_heads; ++head) {
+        kept.emplace_back(static_cast<std::size_t>(cache.rows(i, head)));
+        EXPECT_TRUE(cache.Gather(i, head, kept.back(), {}, {}).ok());
       }
     }
     return kept;
   }
 
+  // A life under the pipeline's schedule: the prompt in chunks, then all eval rows if it evicts
+  // during decode.
+  static Result<Kept> Run(const std::shared_ptr<const Pipeline>& pipeline, std::int64_t chunk,
+                          Parallel* parallel, const Check& check = nullptr) {
+    std::vector<LayerSpec> layers = trace_->LayerSpecs();
+    layers.resize(kLayers);
+    CacheOptions options;
+    options.parallel = parallel;
+    KVS_ASSIGN_OR_RETURN(Cache cache, Cache::Create(pipeline, layers, options));
+    for (std::int64_t first = 0; first < kRows; first += chunk) {
+      KVS_RETURN_IF_ERROR(AppendChunk(cache, *pipeline, first, std::min(chunk, kRows - first)));
+      if (pipeline->schedule().kind != Schedule::Kind::kPerChunk) continue;
+      KVS_RETURN_IF_ERROR(EvictLayers(cache, *pipeline));
+      if (check) check(cache, Positions(0, std::min(first + chunk, kRows)));
+    }
+    KVS_RETURN_IF_ERROR(HandScoresIn(cache, *pipeline, [&] { return cache.FinishPrefill(); }));
+    if (check) check(cache, Positions(0, kRows));
+    if (pipeline->schedule().kind == Schedule::Kind::kEvery) {
+      KVS_RETURN_IF_ERROR(Decode(cache, *pipeline, check));
+    }
+    return KeptBy(cache);
+  }
+
+ private:
+  // The queries of a chunk: those recorded, or, where rows go after each chunk and each must have
+  // queries of its own, the recorded ones under other positions.
+  static Status AppendChunk(Cache& cache, const Pipeline& pipeline, std::int64_t first,
+                            std::int64_t count) {
+    const std::int64_t skipped = trace_->tokens() - kRows;
+    const std::int64_t window = trace_->window();
+    const bool relabel = pipeline.schedule().kind == Schedule::Kind::kPerChunk;
+    const std::int64_t end = first + count;
+    const std::int64_t queries =
+        relabel ? std::min(count, window)
+                : std::clamp(end - (kRows - window), std::int64_t{0}, std::min(count, window));
+    const std::int64_t first_query = window - queries - (relabel ? 0 : kRows - end);
+    for (int i = 0; i < kLayers; ++i) {
+      const TraceLayer& layer = trace_->layers()[static_cast<std::size_t>(i)];
+      KVS_RETURN_IF_ERROR(cache.Append(i, Phase::kPrefill, Rows(layer.keys, skipped + first, count),
+                                       Rows(layer.values, skipped + first, count),
+                                       Positions(first, count)));
+      KVS_RETURN_IF_ERROR(cache.Observe(i, Positions(end - queries, queries),
+                                        Rows(layer.window_queries, first_query, queries)));
+    }
+    return Status::Ok();
+  }
+
+  static Status Decode(Cache& cache, const Pipeline& pipeline, const Check& check) {
+    for (std::int64_t step = 0; step < trace_->n_eval(); ++step) {
+      const auto position = Positions(kRows + step, 1);
+      for (int i = 0; i < kLayers; ++i) {
+        const TraceLayer& layer = trace_->layers()[static_cast<std::size_t>(i)];
+        KVS_RETURN_IF_ERROR(cache.Append(i, Phase::kDecode, Rows(layer.eval_keys, step, 1),
+                                         Rows(layer.eval_values, step, 1), position));
+        KVS_RETURN_IF_ERROR(cache.Observe(i, position, Rows(layer.eval_queries, step, 1)));
+      }
+      KVS_RETURN_IF_ERROR(EvictLayers(cache, pipeline));
+      if (check && (step + 1) % kEvery == 0) check(cache, Positions(0, kRows + step + 1));
+    }
+    return Status::Ok();
+  }
+
+  static Status EvictLayers(Cache& cache, const Pipeline& pipeline) {
+    return HandScoresIn(cache, pipeline, [&]() -> Status {
+      for (int i = 0; i < kLayers; ++i) KVS_RETURN_IF_ERROR(cache.Evict(i));
+      return Status::Ok();
+    });
+  }
+
+  // Runs `evict` with a score for every row where the pipeline ranks by such.
+  template <class Evict>
+  static Status HandScoresIn(Cache& cache, const Pipeline& pipeline, Evict&& evict) {
+    if (!pipeline.evictor()->needs().external_scores) return evict();
+    std::vector<std::vector<float>> scores(kLayers);
+    const Kept rows = KeptBy(cache);
+    const std::size_t heads = rows.size() / kLayers;
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+      for (const TokenPos position : rows[n]) {  // any order will do that no rule suggests
+        scores[n / heads].push_back(static_cast<float>((position * 7919 + n * 104729) % 1009));
+      }
+    }
+    for (int i = 0; i < kLayers; ++i) KVS_RETURN_IF_ERROR(cache.SetExternalScores(i, scores[i]));
+    return evict();
+  }
+
   static Trace* trace_;
+  static std::vector<TokenPos> positions_;  // of the prompt rows used, then of decode
 };
 
 Trace* SelectionProperty::trace_ = nullptr;
+std::vector<TokenPos> SelectionProperty::positions_;
 
 struct Rules {
-  std::string spec;
-  std::int64_t budget = 0;  // rows per head
-  std::int64_t sinks = 4;
   std::int64_t newest = 0;
-  bool uniform = false;
-  bool cap = false;  // fewer rows than the budget are right
+  bool uniform = false;      // the same number of rows in every head
+  bool over_layers = false;  // layers may differ
+  bool cap = false;          // fewer rows than the budget are right
 };
 
-void ExpectLegal(const Rules& rules, const std::vector<std::vector<TokenPos>>& kept,
-                 std::span<const TokenPos> positions) {
-  std::int64_t total = 0;
-  for (const std::vector<TokenPos>& head : kept) {
-    const auto rows = static_cast<std::int64_t>(head.size());
-    total += rows;
+void ExpectLegal(const Rules& rules, const Kept& kept, std::span<const TokenPos> seen) {
+  const auto rows_seen = static_cast<std::int64_t>(seen.size());
+  const std::int64_t budget = std::min(kBudget, rows_seen);
+  const auto sinks = seen.first(static_cast<std::size_t>(std::min(kSinks, rows_seen)));
+  const auto newest = seen.last(static_cast<std::size_t>(std::min(rules.newest, rows_seen)));
+  const std::size_t heads = kept.size() / kLayers;
+  std::vector<std::int64_t> rows_of_layer(kLayers, 0);
+  for (std::size_t n = 0; n < kept.size(); ++n) {
+    const std::vector<TokenPos>& head = kept[n];
+    rows_of_layer[n / heads] += static_cast<std::int64_t>(head.size());
     if (rules.uniform && !rules.cap) {
-      EXPECT_EQ(rows, rules.budget);
+      EXPECT_EQ(static_cast<std::int64_t>(head.size()), budget);
     }
     EXPECT_TRUE(std::adjacent_find(head.begin(), head.end(), std::greater_equal<>()) == head.end());
-    EXPECT_TRUE(std::includes(positions.begin(), positions.end(), head.begin(), head.end()));
-    const auto first = positions.first(static_cast<std::size_t>(rules.sinks));
-    const auto last = positions.last(static_cast<std::size_t>(rules.newest));
-    EXPECT_TRUE(std::includes(head.begin(), head.end(), first.begin(), first.end()));
-    EXPECT_TRUE(std::includes(head.begin(), head.end(), last.begin(), last.end()));
+    EXPECT_TRUE(std::includes(seen.begin(), seen.end(), head.begin(), head.end()));
+    EXPECT_TRUE(std::includes(head.begin(), head.end(), sinks.begin(), sinks.end()));
+    EXPECT_TRUE(std::includes(head.begin(), head.end(), newest.begin(), newest.end()));
   }
-  const std::int64_t expected = rules.budget * static_cast<std::int64_t>(kept.size());
-  if (rules.cap) {
-    EXPECT_LE(total, expected);
-  } else {
-    EXPECT_EQ(total, expected);
+  const auto per_layer = budget * static_cast<std::int64_t>(heads);
+  std::int64_t total = 0;
+  for (const std::int64_t rows : rows_of_layer) {
+    total += rows;
+    if (!rules.over_layers && !rules.cap) {
+      EXPECT_EQ(rows, per_layer);
+    }
+  }
+  EXPECT_LE(total, per_layer * kLayers);
+  if (!rules.cap) {
+    EXPECT_EQ(total, per_layer * kLayers);
   }
 }
 
-TEST_F(SelectionProperty, EveryScorerSplitAndSelectorKeepsItsRules) {
-  ThreadPool two(2);
-  ThreadPool five(5);
-  int legal = 0;
+struct Combination {
+  std::string_view stage;
+  std::string_view split;
+  std::string_view select;
+  std::string schedule;
+
+  std::string Spec() const {
+    const std::string_view own = stage == "mix"   ? "0.9*window_attention,0.1*key_norm,"
+                                 : stage == "lag" ? "lag=16,"
+                                                  : "";
+    return StrCat(stage, "(", own, "budget=", kBudget, ",sinks=", kSinks, ",recent=", kRecent,
+                  ",split=", split, ",select=", select, ") | schedule=", schedule);
+  }
+};
+
+std::vector<Combination> AllCombinations() {
+  std::vector<Combination> all;
   for (const StageInfo& info : EvictorInfos()) {
     for (const char* split : {"uniform", "pyramid", "adaptive", "adaptive(scope=model)"}) {
       for (const char* select : {"top_k", "chunk:8", "block:16", "threshold:0.001", "top_p:0.9"}) {
-        Rules rules;
-        const std::string_view terms =
-            info.name == "mix" ? "0.9*window_attention,0.1*key_norm," : "";
-        rules.spec = StrCat(info.name, "(", terms, "budget=35%,recent=5%,split=", split,
-                            ",select=", select, ")");
-        SCOPED_TRACE(rules.spec);
-        Result<Pipeline> parsed = Pipeline::Parse(rules.spec);
-        if (!parsed.ok()) {  // says which option, and why
-          EXPECT_NE(parsed.message().find("option "), std::string::npos) << parsed.message();
-          continue;
-        }
-        const auto pipeline = std::make_shared<const Pipeline>(*std::move(parsed));
-        const ScorerNeeds needs = pipeline->evictor()->needs();
-        if (needs.external_scores) continue;
-        ++legal;
-        rules.budget = 91;                                          // 35 % of 260
-        rules.newest = std::max<std::int64_t>(needs.window(), 13);  // 5 % of 260
-        rules.uniform = std::string_view(split) == "uniform";
-        rules.cap = pipeline->evictor()->budget_is_cap();
-        const auto kept = Run(pipeline, kRows, nullptr);
-        ASSERT_TRUE(kept.ok()) << kept.message();
-        ExpectLegal(rules, *kept, positions());
-        for (Parallel* parallel : {static_cast<Parallel*>(&two), static_cast<Parallel*>(&five)}) {
-          const auto again = Run(pipeline, kRows, parallel);
-          ASSERT_TRUE(again.ok());
-          EXPECT_EQ(*again, *kept);
-        }
-        for (const std::int64_t chunk : {1, 7, 64, 1000}) {
-          const auto again = Run(pipeline, chunk, nullptr);
-          ASSERT_TRUE(again.ok());
-          EXPECT_EQ(*again, *kept) << "chunks of " << chunk;
+        for (const std::string& schedule :
+             {std::string("once"), std::string("per_chunk"), StrCat("every(", kEvery, ")")}) {
+          all.push_back({info.name, split, select, schedule});
         }
       }
     }
   }
-  EXPECT_GE(legal, 80);
+  return all;
+}
+
+Rules RulesOf(const Combination& one, const Evictor& evictor) {
+  Rules rules;
+  rules.newest = std::max<std::int64_t>(evictor.needs().window(), kRecent);
+  rules.uniform = one.split == "uniform";
+  rules.over_layers = one.split == "pyramid" || one.split == "adaptive(scope=model)";
+  rules.cap = evictor.budget_is_cap();
+  return rules;
+}
+
+// Every scorer x split x selector x schedule is either refused when it is built, with the reason,
+// or keeps its rules after each eviction, whatever the workers, and (once) whatever the chunks.
+TEST_F(SelectionProperty, EveryCombinationKeepsItsRules) {
+  ThreadPool two(2);
+  ThreadPool five(5);
+  int legal = 0;
+  for (const Combination& one : AllCombinations()) {
+    SCOPED_TRACE(one.Spec());
+    Result<Pipeline> parsed = Pipeline::Parse(one.Spec());
+    if (!parsed.ok()) {
+      EXPECT_NE(parsed.message().find("column "), std::string::npos) << parsed.message();
+      const bool names_it = parsed.message().find("option split: ") != std::string::npos ||
+                            parsed.message().find("option select: ") != std::string::npos ||
+                            parsed.message().find("schedule=") != std::string::npos;
+      EXPECT_TRUE(names_it) << parsed.message();
+      continue;
+    }
+    ++legal;
+    const auto pipeline = std::make_shared<const Pipeline>(*std::move(parsed));
+    const Rules rules = RulesOf(one, *pipeline->evictor());
+    const Check check = [&](const Cache& cache, std::span<const TokenPos> seen) {
+      ExpectLegal(rules, KeptBy(cache), seen);
+    };
+    const bool per_chunk = one.schedule == "per_chunk";
+    const auto kept = Run(pipeline, kRows, nullptr, check);
+    ASSERT_TRUE(kept.ok()) << kept.message();
+    for (const std::int64_t chunk : {1, 7, 64, 1000}) {
+      if (per_chunk && chunk == 1) continue;  // 260 evictions, each like those of 7
+      SCOPED_TRACE(StrCat("chunks of ", chunk));
+      const auto serial = Run(pipeline, chunk, nullptr, check);
+      ASSERT_TRUE(serial.ok()) << serial.message();
+      if (!per_chunk || chunk >= kRows) {
+        EXPECT_EQ(*serial, *kept);
+      }
+      if (chunk != 64) continue;
+      for (Parallel* parallel : {static_cast<Parallel*>(&two), static_cast<Parallel*>(&five)}) {
+        const auto again = Run(pipeline, chunk, parallel);
+        ASSERT_TRUE(again.ok()) << again.message();
+        EXPECT_EQ(*again, *serial);
+      }
+    }
+  }
+  // once: 4 splits; the other schedules see one layer: 2 each. 12 stages with 4 selectors, and
+  // top_p where scores are shares of a whole: window_attention, its alias, output_perturbation,
+  // key_proxy, expected_attention.
+  EXPECT_EQ(legal, (4 + 2 + 2) * (12 * 4 + 5));
 }
 
 TEST_F(SelectionProperty, LargerUniformBudgetsKeepMore) {

@@ -69,6 +69,7 @@ RowSet Free(std::int64_t rows, std::int64_t budget, std::int64_t protected_count
   RowSet set;
   set.rows = rows;
   set.budget = budget;
+  set.share = budget;
   set.protected_count = protected_count;
   return set;
 }
