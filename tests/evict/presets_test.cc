@@ -96,7 +96,8 @@ TEST(Presets, KvpressRoundingLosesTheRowsThatItLosesThere) {
   int pairs = 0;
   int lost = 0;
   for (const int removed : {10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 95}) {
-    Budget budget{BudgetKind::kShare};
+    Budget budget;
+    budget.kind = BudgetKind::kShare;
     budget.share = *ParsePercent(StrCat(100 - removed, "%"));
     budget.rounding = Rounding::kKvpress;
     for (std::int64_t tokens = 1; tokens <= 2048; ++tokens, ++pairs) {
@@ -109,7 +110,8 @@ TEST(Presets, KvpressRoundingLosesTheRowsThatItLosesThere) {
   }
   EXPECT_EQ(pairs, 24576);
   EXPECT_EQ(lost, 645);
-  Budget tenth{BudgetKind::kShare};
+  Budget tenth;
+  tenth.kind = BudgetKind::kShare;
   tenth.share = *ParsePercent("10%");
   EXPECT_EQ(tenth.RowsOf(10), 1);
   tenth.rounding = Rounding::kKvpress;
