@@ -246,8 +246,9 @@ Status SpecParser::Cold(int column) { return NotAvailable(column, "cold(...)"); 
 Status SpecParser::Tiers(int column) { return NotAvailable(column, "tiers=[...]"); }
 
 Status SpecParser::Positions(int column) {
-  return Status::Unsupported(StrCat(
-      "column ", column, ": positions= is not supported, keys keep their original rotation"));
+  KVS_RETURN_IF_ERROR(cursor_.Expect("=", "after positions"));
+  return Status::Unsupported(StrCat("column ", column, ": positions=", cursor_.TakeAtom(),
+                                    " is not supported, keys keep their original rotation"));
 }
 
 Status SpecParser::CheckGivenOnce(std::string_view option, int column) {

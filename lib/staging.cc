@@ -97,7 +97,7 @@ Status Staging::Append(Allocator& allocator, const RowShape& shape, const HeadsV
                            static_cast<std::size_t>(rows_) * sizeof(TokenPos));
   };
   const std::int64_t zeroed_before = *zeroed;
-  Status status = fill();
+  Status status = NoThrow(fill);
   if (!status.ok()) {
     pages_.resize(pages_before);
     *zeroed = zeroed_before;

@@ -343,7 +343,7 @@ void ExpectEveryRefusalHarmless(TestAllocator& allocator, Cache& cache, WithRese
 
 class RefusedMemory : public ::testing::TestWithParam<FaultCase> {};
 
-TEST_P(RefusedMemory, LeavesTheCacheAsItWasAndTheCallCanBeRepeated) {
+TEST_P(RefusedMemory, U83_LeavesTheCacheAsItWasAndTheCallCanBeRepeated) {
   TestAllocator allocator;
   CacheOptions options;
   options.allocator = &allocator;

@@ -93,6 +93,8 @@ TEST(Cases, U17_DecodeAfterEviction) {
     EXPECT_EQ(cache.next_position(), 102);
     const Attended attended = MustAttend(cache, 0, std::vector<float>(4 * 64), Positions(101, 1));
     for (const float lse : attended.lse) EXPECT_NEAR(lse, std::log(34.0), 1e-5);
+    // turbo4's kernel takes an 8-bit codebook, which this bound does not know.
+    if (store != std::string_view("kv=turbo4")) ExpectDecodedOracle(cache, Positions(101, 1));
   }
 }
 

@@ -23,13 +23,12 @@ void AppendObserved(Cache& cache, const Prompt& prompt, std::int64_t first, std:
 // Both go on with the same calls and stay equal; then one goes on alone.
 void ExpectEqualAndIndependent(Cache& cache, Cache& copy, Phase phase) {
   ASSERT_EQ(StateOf(copy), StateOf(cache));
-  const Prompt more = MakePrompt(Layer(), 200, 3, 300);
-  for (Cache* c : {&cache, &copy}) MustAppend(*c, 0, more, 30, phase);
-  if (phase == Phase::kPrefill) {
-    for (Cache* c : {&cache, &copy}) {
-      AppendObserved(*c, MakePrompt(Layer(), 20, 4, 500), 0, 20);
+  for (Cache* c : {&cache, &copy}) {
+    if (phase == Phase::kPrefill) {
+      AppendObserved(*c, MakePrompt(Layer(), 5, 3, 300), 0, 5);  // part of the window is older
       ASSERT_TRUE(c->FinishPrefill().ok());
     }
+    MustAppend(*c, 0, MakePrompt(Layer(), 200, 4, 305), 30, Phase::kDecode);
   }
   ASSERT_EQ(StateOf(copy), StateOf(cache));
   const std::string before = StateOf(cache);
@@ -51,7 +50,9 @@ TEST(Clone, IsEqualAndIndependent) {
       Cache cache = MustCreate(spec, {Layer()});
       AppendObserved(cache, prompt, 0, 250);
       ASSERT_TRUE(cache.Evict(0).ok());
-      AppendObserved(cache, prompt, 250, 50);
+      for (std::int64_t first = 250; first < 300; first += 10) {
+        AppendObserved(cache, prompt, first, 10);
+      }
       if (finished) {
         ASSERT_TRUE(cache.FinishPrefill().ok());
       }

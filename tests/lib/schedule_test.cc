@@ -73,6 +73,32 @@ TEST(Cases, U05_BudgetHoldsOverTheWholePromptNotPerChunk) {
   }
 }
 
+// The case's own numbers; the first rows of later chunks are no sinks.
+TEST(Cases, U05_SinksAreThoseOfTheSequenceNotOfAChunk) {
+  const LayerSpec layer = MakeLayer(1, 1, 32, 32);
+  const Prompt prompt = MakePrompt(layer, 2048, 14);
+  std::vector<TokenPos> expected = {0, 1, 2, 3};
+  for (TokenPos p = 2048 - 508; p < 2048; ++p) expected.push_back(p);
+  for (const std::vector<std::int64_t>& chunks : std::vector<std::vector<std::int64_t>>{
+           {2048}, {1024, 1024}, {512, 512, 512, 512}, {100, 900, 48, 700, 300}}) {
+    Cache cache = MustCreate("recency(budget=512,sinks=4,recent=32) | schedule=per_chunk", {layer});
+    std::int64_t first = 0;
+    for (const std::int64_t count : chunks) {
+      ASSERT_TRUE(AppendRows(cache, 0, Phase::kPrefill, prompt, first, count).ok());
+      first += count;
+      ASSERT_TRUE(cache.Evict(0).ok());
+      ASSERT_EQ(cache.rows(0, 0), std::min<std::int64_t>(512, first));
+    }
+    ASSERT_TRUE(cache.FinishPrefill().ok());
+    EXPECT_EQ(StoredPositions(cache, 0), expected);  // 512 to 515 are not among them
+    const ByteReport report = cache.Report();
+    EXPECT_EQ(report.tokens_seen, 2048);
+    EXPECT_EQ(report.rows_kept, 512);
+    EXPECT_DOUBLE_EQ(report.keep_rate(), 0.25);
+    EXPECT_DOUBLE_EQ(*report.eviction_ratio(), 4.0);
+  }
+}
+
 TEST(Schedule, PerChunkKeepsRowsBitForBit) {
   const Prompt prompt = MakePrompt(Layer(), 300, 2);
   Cache cache = MustCreate("random(budget=48) | schedule=per_chunk", {Layer()});

@@ -1,0 +1,122 @@
+// The heap refuses, at every request of every call: bookkeeping lives in standard containers, which
+// throw. Row memory that an Allocator refuses is in cache_fault_test.cc.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "tests/lib/cache_fixture.h"
+
+namespace {
+
+// Requests until one is refused; below 0 none is. One thread.
+int fail_at = -1;
+bool refuse_once = true;  // or everything from there on
+int refusals = 0;
+
+bool Refused() {
+  if (fail_at < 0) return false;
+  if (fail_at > 0) {
+    --fail_at;
+    return false;
+  }
+  if (refuse_once) fail_at = -1;
+  ++refusals;
+  return true;
+}
+
+}  // namespace
+
+// Not inlined: GCC would see memory of one function go to the other's free.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  void* memory = Refused() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace kvsieve::cache_test {
+namespace {
+
+// Each failure is an error, leaves the cache as it was, and the call works in the end.
+void ExpectEveryRefusalHarmless(Cache& cache, WithReserve reserve,
+                                const std::function<Status()>& call) {
+  for (int n = 0;; ++n) {
+    ASSERT_LT(n, 3000);
+    const std::string before = StateOf(cache, reserve);
+    refusals = 0;
+    fail_at = n;
+    const Status status = call();
+    fail_at = -1;
+    if (status.ok()) {
+      ASSERT_EQ(refusals, 0) << "request " << n << ": a refusal was swallowed";
+      return;
+    }
+    ASSERT_EQ(status.error().code, ErrorCode::kOutOfMemory) << status.message();
+    ASSERT_EQ(StateOf(cache, reserve), before) << "request " << n;
+  }
+}
+
+template <class T>
+Status StatusOf(Result<T> result) {
+  return result.ok() ? Status::Ok() : result.TakeStatus();
+}
+
+// A prompt in two chunks with a gap, decode, eviction, trims and copies.
+void LiveThrough(const char* spec) {
+  const LayerSpec layer = MakeLayer(4, 2, 32, 32);
+  const Prompt prompt = MakePrompt(layer, 700, 1);
+  const std::vector<float> queries = UniformRows(4 * 60 * 32, 2);
+  const HeadsView query_view = HeadsView::HeadMajor(queries.data(), 4, 60, 32);
+  const std::vector<TokenPos> early = Positions(140, 60);
+  const std::vector<TokenPos> late = Positions(240, 60);
+  Cache cache = MustCreate(spec, {layer});
+  const auto append = [&](Phase phase, std::int64_t first, std::int64_t count) {
+    // A decode append may keep room for rows to come.
+    ExpectEveryRefusalHarmless(cache,
+                               phase == Phase::kPrefill ? WithReserve::kYes : WithReserve::kNo,
+                               [&] { return AppendRows(cache, 0, phase, prompt, first, count); });
+  };
+  const auto all = [&](const std::function<Status()>& call) {
+    ExpectEveryRefusalHarmless(cache, WithReserve::kYes, call);
+  };
+  append(Phase::kPrefill, 0, 200);
+  all([&] { return cache.Observe(0, early, query_view); });
+  all([&] { return cache.Evict(0); });
+  append(Phase::kPrefill, 205, 95);
+  all([&] { return cache.Observe(0, late, query_view); });
+  all([&] { return StatusOf(cache.Clone()); });
+  all([&] { return cache.FinishPrefill(); });
+  for (const std::int64_t first : {300, 305, 312}) append(Phase::kDecode, first, 5);
+  all([&] { return cache.Evict(0); });
+  all([&] { return StatusOf(cache.Clone()); });
+  all([&] { return StatusOf(cache.TrimToPosition(312, Trim::kAllowInexact)); });
+  append(Phase::kDecode, 320, 300);
+  all([&] { return StatusOf(cache.TrimToPosition(100, Trim::kAllowInexact)); });
+  append(Phase::kDecode, 400, 3);
+}
+
+class HeapRefusals : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HeapRefusals, U83_LeaveTheCacheAsItWas) {
+  for (const bool once : {true, false}) {
+    SCOPED_TRACE(once ? "one refusal" : "every request from one on");
+    refuse_once = once;
+    LiveThrough(GetParam());
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Pipelines, HeapRefusals,
+    ::testing::Values("none | kv=f16", "none | kv=int4 | exact_sinks=4 | tail=40",
+                      "snapkv(budget=70,window=16) | k=center+turbo4, v=turbo3",
+                      "random(budget=90) | kv=int8 | tail=30 | schedule=per_chunk",
+                      "recency(budget=90) | kv=int8 | tail=3 | schedule=every(4)"));
+
+}  // namespace
+}  // namespace kvsieve::cache_test
