@@ -1,9 +1,11 @@
 // center: keys minus one mean vector per head. Exact for attention: the mean adds q.mean to every
 // logit of the rows stored this way, which ApplyToQuery returns for the caller to add back, so
 // that exact rows beside them stay comparable.
+#include <cmath>
 #include <cstring>
 #include <vector>
 
+#include "kvsieve/str_cat.h"
 #include "quant/registry.h"
 #include "quant/row_math.h"
 
@@ -28,6 +30,12 @@ class CenterTransform final : public Transform {
     }));
     const double count = rows.rows() > 0 ? static_cast<double>(rows.rows()) : 1.0;
     for (int j = 0; j < dim_; ++j) stats[j] = static_cast<float>(sums[j] / count);
+    // A small rest added to a mean at the end of f32 could pass it.
+    for (int j = 0; j < dim_; ++j) {
+      if (std::fabs(stats[j]) <= kMaxScaled) continue;
+      return Status::Invalid(StrCat("have the mean ", stats[j], " in element ", j,
+                                    "; center holds at most ", kMaxScaled));
+    }
     return Status::Ok();
   }
 

@@ -109,14 +109,14 @@ class Int4Codec final : public BlockCodec {
 
   Status Learn(const RowSource& rows, float*) const override {
     return ForEachRow(
-        rows, [&](RowIndex r, const float* row) { return CheckFinite(row, dim(), r, "int4"); });
+        rows, [&](RowIndex r, const float* row) { return CheckScaled(row, dim(), r, "int4"); });
   }
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,
                 int first_row) const override {
     const std::ptrdiff_t stride = dim();
     for (int r = 0; r < count; ++r) {
-      KVS_RETURN_IF_ERROR(CheckFinite(rows + r * stride, dim(), r, "int4"));
+      KVS_RETURN_IF_ERROR(CheckScaled(rows + r * stride, dim(), r, "int4"));
     }
     CodeRow codes;
     for (int r = 0; r < count; ++r) {

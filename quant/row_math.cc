@@ -259,5 +259,14 @@ Status CheckFinite(const float* row, int dim, std::int64_t row_index, std::strin
                                         codec, " stores finite values only")};
 }
 
+Status CheckScaled(const float* row, int dim, std::int64_t row_index, std::string_view codec) {
+  if (AbsMax(row, dim) <= kMaxScaled) return Status::Ok();
+  KVS_RETURN_IF_ERROR(CheckFinite(row, dim, row_index, codec));
+  int j = 0;
+  while (std::fabs(row[j]) <= kMaxScaled) ++j;
+  return Status::Invalid(StrCat("row ", row_index, ", element ", j, " is ", row[j], "; ", codec,
+                                " stores at most ", kMaxScaled));
+}
+
 }  // namespace kvsieve::quant
 #endif  // HWY_ONCE

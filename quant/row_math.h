@@ -50,8 +50,16 @@ void F16ToRow(const std::uint16_t* codes, int dim, float* row);
 // additions, so any vector width gives the same bits.
 void WalshHadamard(float* row, int dim, int block, const float* before, const float* after);
 
-// An error that names row and element when the row holds a NaN or Inf.
+// Largest magnitude that codecs with a scale take, after the transforms. What is decoded is finite
+// then, and so is every sum on its way back through a rotation: with at most kMaxDim = 2^12
+// elements a row is at most 2^118 long, and 2^12 elements of it add up to at most 2^124 and their
+// rounding.
+inline constexpr float kMaxScaled = 0x1p112F;
+
+// Each an error that names row and element: when the row holds a NaN or Inf; also when it holds
+// more than kMaxScaled.
 Status CheckFinite(const float* row, int dim, std::int64_t row_index, std::string_view codec);
+Status CheckScaled(const float* row, int dim, std::int64_t row_index, std::string_view codec);
 
 // visit(row_index, const float* row) -> Status for all rows in order, until one fails.
 template <class Visit>

@@ -23,7 +23,6 @@ namespace {
 
 constexpr int kDefaultBits = 4;
 constexpr int kSmallestBlock = 16;  // smaller Hadamard blocks do not look like the sphere's law
-constexpr double kBF16Max = 3.3895313892515355e38;
 // Codebooks keep |c| above 1/2, so a scale passes 65504 only where the norm passes this.
 constexpr double kNormToCheck = kF16Max / 2;
 
@@ -120,10 +119,10 @@ class TurboCodec final : public BlockCodec {
   Status Learn(const RowSource& rows, float* stats) const override {
     bool wide = false;
     Status status = ForEachRow(rows, [&](RowIndex r, const float* row) {
-      KVS_RETURN_IF_ERROR(CheckFinite(row, dim(), r, "turbo"));
+      KVS_RETURN_IF_ERROR(CheckScaled(row, dim(), r, "turbo"));
       const double scale = LargeScale(row);
       wide = wide || scale > kF16Max;
-      return scale > kBF16Max ? TooLong(r, scale, kBF16Max) : Status::Ok();
+      return Status::Ok();  // bf16 holds any: kMaxScaled is far below its end
     });
     if (!status.ok()) return status;
     stats[0] = wide ? 1.0F : 0.0F;
@@ -133,11 +132,10 @@ class TurboCodec final : public BlockCodec {
   Status Encode(const float* stats, const float* rows, int count, BlockRef block,
                 int first_row) const override {
     const std::ptrdiff_t stride = dim();
-    const double limit = wide_scales(stats) ? kBF16Max : kF16Max;
     for (int r = 0; r < count; ++r) {
-      KVS_RETURN_IF_ERROR(CheckFinite(rows + r * stride, dim(), r, "turbo"));
+      KVS_RETURN_IF_ERROR(CheckScaled(rows + r * stride, dim(), r, "turbo"));
       const double scale = LargeScale(rows + r * stride);
-      if (scale > limit) return TooLong(r, scale, limit);
+      if (scale > kF16Max && !wide_scales(stats)) return TooLong(r, scale);
     }
     CodeRow codes;
     for (int r = 0; r < count; ++r) {
@@ -185,10 +183,10 @@ class TurboCodec final : public BlockCodec {
   }
   bool fused() const { return layout().codes == CodeLayout::kNibble; }
 
-  static Status TooLong(std::int64_t row_index, double scale, double limit) {
+  static Status TooLong(std::int64_t row_index, double scale) {
     return Status::Invalid(StrCat("row ", row_index, " needs the norm scale ",
-                                  static_cast<float>(scale), "; turbo stores at most ",
-                                  static_cast<float>(limit), " for this head"));
+                                  static_cast<float>(scale), "; turbo stores at most ", kF16Max,
+                                  " for this head"));
   }
 
   KernelBlock View(const float* stats, ConstBlockRef block, int rows, Prefetch ahead) const {

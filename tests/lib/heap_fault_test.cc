@@ -66,7 +66,7 @@ Status StatusOf(Result<T> result) {
   return result.ok() ? Status::Ok() : result.TakeStatus();
 }
 
-// A prompt in two chunks with a gap, decode, eviction, trims and copies.
+// A prompt in two chunks, decode with gaps, eviction, trims and copies.
 void LiveThrough(const char* spec) {
   const LayerSpec layer = MakeLayer(4, 2, 32, 32);
   const Prompt prompt = MakePrompt(layer, 700, 1);
@@ -91,11 +91,11 @@ void LiveThrough(const char* spec) {
   all([&] { return cache.Observe(0, late, query_view); });
   all([&] { return StatusOf(cache.Clone()); });
   all([&] { return cache.FinishPrefill(); });
-  for (const std::int64_t first : {300, 305, 312}) append(Phase::kDecode, first, 5);
+  for (const std::int64_t first : {300, 306, 312, 318}) append(Phase::kDecode, first, 5);
   all([&] { return cache.Evict(0); });
   all([&] { return StatusOf(cache.Clone()); });
   all([&] { return StatusOf(cache.TrimToPosition(312, Trim::kAllowInexact)); });
-  append(Phase::kDecode, 320, 300);
+  append(Phase::kDecode, 330, 300);
   all([&] { return StatusOf(cache.TrimToPosition(100, Trim::kAllowInexact)); });
   append(Phase::kDecode, 400, 3);
 }

@@ -312,6 +312,7 @@ TEST(Trim, BackToNothingAfterASelectionTheLayerIsEmpty) {
   MustTrim(trimmed, 0, 20, Trim::kAllowInexact);
   EXPECT_TRUE(trimmed.FinishPrefill().ok());
   EXPECT_EQ(trimmed.rows(0, 1), 0);
+  EXPECT_EQ(trimmed.ReportLayer(0).note, "");  // as of a layer that never had rows
 }
 
 // Every request of memory that a trim makes is refused once; it needs some where positions with

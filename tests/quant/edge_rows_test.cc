@@ -163,6 +163,56 @@ TEST(EdgeRows, HugeRowsAreStoredOrRefusedNeverInf) {
   }
 }
 
+// Whatever the size of a row: it is refused by name, or all that it decodes to is finite.
+TEST(EdgeRows, RowsNearTheEndOfF32AreRefusedOrDecodeFinite) {
+  constexpr float kEnd = std::numeric_limits<float>::max();
+  for (const std::string_view text :
+       {"int8", "int4", "int4(sym)", "int4(group=row)", "turbo(bits=1)", "turbo(bits=4)",
+        "hadamard+int8", "hadamard+int4(sym)", "center+int8", "center+hadamard+int4",
+        "center+turbo(bits=3)"}) {
+    const auto chain = MakeChainOrDie(text, 128, Side::kKey);
+    int stored_rows = 0;
+    for (float size = 0x1p90F; std::isfinite(size); size *= 1.7F) {
+      for (const float largest : {size, kEnd}) {
+        for (int pattern = 0; pattern < 4; ++pattern) {
+          Rows rows(3, 128);
+          for (int r = 0; r < 3; ++r) {
+            for (int j = 0; j < 128; ++j) {
+              const float each[] = {largest, j % 2 == 0 ? largest : -largest,
+                                    j == 5 ? largest : 0.0F, (r + j) % 3 == 0 ? -largest : largest};
+              rows.row(r)[j] = each[pattern];
+            }
+          }
+          if (const Status status = LearnAndEncode(*chain, rows); !status.ok()) {
+            ASSERT_NE(status.message().find("element"), std::string::npos) << status.message();
+            continue;
+          }
+          ++stored_rows;
+          const Rows decoded = Store(chain, rows).Decode(3);
+          for (const float x : decoded.values()) {
+            ASSERT_TRUE(std::isfinite(x)) << text << " pattern " << pattern << " size " << largest;
+          }
+        }
+      }
+    }
+    EXPECT_GT(stored_rows, 20) << text;
+  }
+}
+
+TEST(EdgeRows, TheLargestElementThatAScaleTakesIsNamed) {
+  for (const std::string_view text : {"int8", "int4", "int4(sym)"}) {
+    const auto chain = MakeChainOrDie(text, 64, Side::kValue);
+    Rows rows = GaussianRows(4, 64, 54);
+    rows.row(2)[7] = -0x1p112F;
+    EXPECT_TRUE(LearnAndEncode(*chain, rows).ok()) << text;
+    rows.row(2)[7] = std::nextafter(-0x1p112F, -0x1p113F);
+    const Status status = LearnAndEncode(*chain, rows);
+    ASSERT_FALSE(status.ok()) << text;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("row 2, element 7"), std::string::npos) << status.message();
+  }
+}
+
 // Documented: an f16 zero point saturates, so values below -65504 clip to it.
 TEST(EdgeRows, AsymClipsBelowTheLargestZeroPoint) {
   Rows row(1, 32);
