@@ -144,16 +144,27 @@ TEST(Trim, BackIntoTheSinksTheNextRowsAreSinksAgain) {
 
 // Queries go with their tokens; the window is full again once as many came as went.
 TEST(Trim, QueriesOfTokensThatWentAreForgotten) {
-  const Engine engine(Layer(), 200, 9);
-  Cache cache = MustCreate("snapkv(budget=40,window=16) | kv=f16", {Layer()});
-  engine.Append(cache, Phase::kPrefill, 0, 100);
-  MustTrim(cache, 90, 10);
-  Cache short_window = *cache.Clone();
+  const Engine right(Layer(), 200, 9);
+  const Engine wrong(Layer(), 200, 10);
+  const char* spec = "snapkv(budget=40,window=16) | kv=f16";
+  Cache straight = MustCreate(spec, {Layer()});
+  Cache trimmed = MustCreate(spec, {Layer()});
+  for (Cache* cache : {&straight, &trimmed}) {
+    for (std::int64_t first = 0; first < 90; first += 10) {
+      right.Append(*cache, Phase::kPrefill, first, 10);
+    }
+  }
+  wrong.Append(trimmed, Phase::kPrefill, 90, 7);
+  MustTrim(trimmed, 90, 7);
+  Cache short_window = *trimmed.Clone();
   const Status missing = short_window.FinishPrefill();
   ASSERT_FALSE(missing.ok());
   EXPECT_NE(missing.message().find("74"), std::string::npos) << missing.message();
-  engine.Append(cache, Phase::kPrefill, 90, 10);
-  EXPECT_TRUE(cache.FinishPrefill().ok());
+  for (Cache* cache : {&straight, &trimmed}) {
+    right.Append(*cache, Phase::kPrefill, 90, 7);
+    ASSERT_TRUE(cache->FinishPrefill().ok());
+  }
+  EXPECT_EQ(HeldState(trimmed), HeldState(straight));
 }
 
 TEST(Trim, BelowTheLastEvictionIsNotExactAndChangesNothing) {
