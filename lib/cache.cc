@@ -15,9 +15,11 @@
 namespace kvsieve {
 namespace {
 
+// Errors of scoring name their layer already.
 Status WithLayer(const LayerState& layer, Status status) {
-  if (status.ok()) return status;
-  return Status(status.error().code, StrCat("layer ", layer.spec.layer, ": ", status.message()));
+  const std::string prefix = StrCat("layer ", layer.spec.layer, ": ");
+  if (status.ok() || status.message().starts_with(prefix)) return status;
+  return Status(status.error().code, StrCat(prefix, status.message()));
 }
 
 Status CheckIndex(int layer_index, std::size_t layers) {

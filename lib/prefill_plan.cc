@@ -235,9 +235,10 @@ void PrefillPlan::Commit() {
       layer.NoteOutOfWindow(staged[first - 1]);
     }
     layer.heads = std::move(plan.stores);
+    // Rows that went chunk by chunk are why the budget leaves nothing to drop now.
+    if (plan.evicted || !layer.evicted) layer.note = std::move(plan.note);
     layer.evicted = layer.evicted || plan.evicted;
     if (layer.evicted) layer.exact_from = layer.next_position;
-    layer.note = std::move(plan.note);
     layer.staging = Staging();
     // Decode goes on scoring only under every(n).
     if (pipeline_.schedule().kind != Schedule::Kind::kEvery) layer.ring = QueryRing();

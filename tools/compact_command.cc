@@ -23,6 +23,7 @@ struct CompactCommand {
   std::string trace;
   std::string spec;
   std::string scores;
+  int chunk_rows = 0;
   std::string out;
   std::string json;
 };
@@ -83,12 +84,13 @@ Status RunCompact(Context& context, const CompactCommand& command) {
   KVS_ASSIGN_OR_RETURN(const auto scores, ReadScores(command.scores, trace, {&pipeline, 1}));
   CacheOptions options;
   options.parallel = &context.parallel();
-  Result<eval::CompressedPrompt> prompt =
-      eval::CompressPrompt(trace, std::move(pipeline), options, scores ? &*scores : nullptr);
+  Result<eval::CompressedPrompt> prompt = eval::CompressPrompt(
+      trace, std::move(pipeline), options, {command.chunk_rows, scores ? &*scores : nullptr});
   if (!prompt.ok()) return PipelineError(command.spec, prompt.error());
   KVS_RETURN_IF_ERROR(WriteRows(prompt->cache, command.out));
   eval::Comparison comparison = eval::DescribeSetting(trace, context.parallel());
   comparison.version = KVS_VERSION;
+  comparison.chunk_rows = command.chunk_rows;
   comparison.pipelines.push_back(std::move(prompt->result));
   eval::MarkParetoFront(comparison.pipelines);
   if (!command.json.empty()) {
@@ -112,6 +114,7 @@ void AddCompact(CLI::App& app, Context& context) {
       ->type_name("SPEC")
       ->required();
   AddScoresOption(*command, &options->scores);
+  AddChunkRowsOption(*command, &options->chunk_rows);
   AddOutput(*command, "-o,--output", options->out, "Safetensors file to write")->required();
   AddOutput(*command, "--json", options->json,
             "Write the byte report to this file; '-': to standard output");

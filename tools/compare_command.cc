@@ -23,6 +23,7 @@ struct CompareCommand {
   std::vector<std::string> specs;
   std::string grid;
   std::string scores;
+  int chunk_rows = 0;
   std::string json;
   std::string csv;
   std::string html;
@@ -103,7 +104,7 @@ Status RunCompare(Context& context, const CompareCommand& command) {
   for (const Job& job : jobs) pipelines.push_back(job.pipeline);
   KVS_ASSIGN_OR_RETURN(const auto scores, ReadScores(command.scores, trace, pipelines));
   eval::CompareOptions options;
-  options.external_scores = scores ? &*scores : nullptr;
+  options.prompt = {command.chunk_rows, scores ? &*scores : nullptr};
   if (command.decode_rows == "stored") options.decode_rows = DecodeRows::kStored;
   KVS_ASSIGN_OR_RETURN(const eval::Comparer comparer,
                        eval::Comparer::Create(trace, context.parallel(), options));
@@ -132,6 +133,7 @@ void AddCompare(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({"quick", "full"}))
       ->type_name("GRID");
   AddScoresOption(*command, &options->scores);
+  AddChunkRowsOption(*command, &options->chunk_rows);
   AddOutput(*command, "--json", options->json, "Write JSON to this file; '-': to standard output");
   AddOutput(*command, "--csv", options->csv, "Write one CSV line per pipeline to this file");
   AddOutput(*command, "--html", options->html, "Write an HTML report to this file");

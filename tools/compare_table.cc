@@ -47,12 +47,13 @@ void PrintSetting(std::FILE* out, const eval::Comparison& comparison) {
     engine = text;
   }
   PrintWrapped(
-      out, StrCat(comparison.trace_name, ": ", comparison.tokens, " prompt tokens, ",
-                  comparison.n_eval, " eval tokens (their rows ",
-                  comparison.decode_rows == DecodeRows::kExact ? "stay exact" : "are stored", "), ",
-                  eval::LayersText(comparison.layers), " of the model; kernels ", comparison.target,
-                  ", ", comparison.threads, " thread", comparison.threads == 1 ? "" : "s",
-                  "; engine_rel_error ", engine));
+      out,
+      StrCat(comparison.trace_name, ": ", comparison.tokens, " prompt tokens",
+             eval::ChunksText(comparison), ", ", comparison.n_eval, " eval tokens (their rows ",
+             comparison.decode_rows == DecodeRows::kExact ? "stay exact" : "are stored", "), ",
+             eval::LayersText(comparison.layers), " of the model; kernels ", comparison.target,
+             ", ", comparison.threads, " thread", comparison.threads == 1 ? "" : "s",
+             "; engine_rel_error ", engine));
 }
 
 void PrintCompareTable(std::FILE* out, const eval::Comparison& comparison) {

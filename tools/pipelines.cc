@@ -70,6 +70,15 @@ void AddScoresOption(CLI::App& command, std::string* path) {
       ->type_name("FILE");
 }
 
+void AddChunkRowsOption(CLI::App& command, int* rows) {
+  command
+      .add_option("--chunk-rows", *rows,
+                  "Append the prompt in chunks of N tokens (schedule=per_chunk evicts after each); "
+                  "without: all at once")
+      ->check(CLI::Range(1, 1 << 30))
+      ->type_name("N");
+}
+
 Status PipelineError(const std::string& spec, const Error& error) {
   return {error.code,
           StrCat("pipeline '", Quoted(spec, ColumnOf(error.message)), "': ", error.message)};

@@ -24,6 +24,7 @@ Result<std::optional<eval::ExternalScores>> ReadScores(
     const std::string& path, const eval::Trace& trace,
     std::span<const std::shared_ptr<const Pipeline>> pipelines);
 void AddScoresOption(CLI::App& command, std::string* path);
+void AddChunkRowsOption(CLI::App& command, int* rows);
 
 // The same prefix for a mistake that only shows on the trace.
 Status PipelineError(const std::string& spec, const Error& error);

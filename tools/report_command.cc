@@ -22,6 +22,7 @@ struct ReportCommand {
   std::string trace;
   std::string spec;
   std::string scores;
+  int chunk_rows = 0;
   std::string json;
 };
 
@@ -101,7 +102,7 @@ Status RunReport(Context& context, const ReportCommand& command) {
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
   KVS_ASSIGN_OR_RETURN(const auto scores, ReadScores(command.scores, trace, {&pipeline, 1}));
   eval::CompareOptions options;
-  options.external_scores = scores ? &*scores : nullptr;
+  options.prompt = {command.chunk_rows, scores ? &*scores : nullptr};
   options.measure = eval::Measure::kBytesAndTime;
   KVS_ASSIGN_OR_RETURN(const eval::Comparer comparer,
                        eval::Comparer::Create(trace, context.parallel(), options));
@@ -132,6 +133,7 @@ void AddReport(CLI::App& app, Context& context) {
       ->type_name("SPEC")
       ->required();
   AddScoresOption(*command, &options->scores);
+  AddChunkRowsOption(*command, &options->chunk_rows);
   AddOutput(*command, "--json", options->json, "Write JSON to this file; '-': to standard output");
 }
 

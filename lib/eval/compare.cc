@@ -19,8 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 // Times are those of the best round: what disturbs a round only makes it longer.
 constexpr int kAttendRounds = 10;
-constexpr int kCompactRounds = 3;
-constexpr std::int64_t kCompactRoundsTokens = 4096;  // longer prompts are compressed once
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -74,11 +72,13 @@ struct HeadKeys {
 class EvalRun {
  public:
   EvalRun(const Trace& trace, const ExactAttention& exact, Parallel& parallel,
-          const CompareOptions& options, Cache cache)
+          const CompareOptions& options, const Schedule& schedule, Cache cache)
       : trace_(trace),
         exact_(exact),
         parallel_(parallel),
         options_(options),
+        evicts_(schedule.kind == Schedule::Kind::kEvery &&
+                options.decode_rows == DecodeRows::kStored),
         cache_(std::move(cache)),
         attend_seconds_(trace.layers().size(), std::numeric_limits<double>::infinity()) {
     for (int i = 0; i < cache_.layers(); ++i) {
@@ -101,6 +101,7 @@ class EvalRun {
         ParallelFor(parallel_, static_cast<std::int64_t>(heads_.size()),
                     [&](std::int64_t task, int) { MeasureHead(task, query); });
       }
+      if (evicts_) KVS_RETURN_IF_ERROR(Evict(query));
     }
     KVS_RETURN_IF_ERROR(TimeAttention());
     WriteResult(measure, result);
@@ -129,6 +130,17 @@ class EvalRun {
     // Stored rows may change from exact to encoded as the tail moves on, so they are read anew.
     if (options_.decode_rows == DecodeRows::kStored) return GatherKeys();
     for (std::size_t task = 0; task < heads_.size(); ++task) AppendExactKey(task, query);
+    return {};
+  }
+
+  // After the attention of a token: what the schedule says is due.
+  Status Evict(std::int64_t query) {
+    const auto position = trace_.eval_positions().subspan(query, 1);
+    for (int i = 0; i < cache_.layers(); ++i) {
+      const HeadsView queries = RowOf(trace_.layers()[i].eval_queries, query);
+      KVS_RETURN_IF_ERROR(cache_.Observe(i, position, queries));
+      KVS_RETURN_IF_ERROR(cache_.Evict(i));
+    }
     return {};
   }
 
@@ -248,6 +260,7 @@ class EvalRun {
   const ExactAttention& exact_;
   Parallel& parallel_;
   const CompareOptions& options_;
+  bool evicts_;  // during decode
   Cache cache_;
   AttendScratch scratch_;
   std::vector<HeadId> heads_;                // [tasks], one per layer and KV head
@@ -257,72 +270,7 @@ class EvalRun {
   std::vector<double> attend_seconds_;       // [layers], the least of one token
 };
 
-// "0, 7, 14, 21, 29", or less of a long list.
-std::string NumberList(const std::vector<LayerSpec>& layers) {
-  constexpr std::size_t kMaxShown = 12;
-  std::string out;
-  for (std::size_t i = 0; i < std::min(layers.size(), kMaxShown); ++i) {
-    out += StrCat(i == 0 ? "" : ", ", layers[i].layer);
-  }
-  return layers.size() <= kMaxShown ? out : StrCat(out, ", ... ", layers.back().layer);
-}
-
-// Specs count the layers that are stored; a trace may hold only some of the model's.
-Status CheckLayers(const Pipeline& pipeline, const std::vector<LayerSpec>& layers) {
-  const int count = static_cast<int>(layers.size());
-  const Status checked = pipeline.CheckLayers(count);
-  if (checked.ok()) return {};
-  return {checked.error().code,
-          StrCat(checked.message(), "; specs count the stored layers of the trace, of which there ",
-                 count == 1 ? "is 1: 0 = model layer "
-                            : StrCat("are ", count, ": 0..", count - 1, " = model layers "),
-                 NumberList(layers))};
-}
-
-Result<Cache> FillCache(const Trace& trace, const std::shared_ptr<const Pipeline>& pipeline,
-                        const CacheOptions& options, const ExternalScores* external_scores) {
-  const Evictor* evictor = pipeline->evictor();
-  const bool hand_in =
-      external_scores != nullptr && evictor != nullptr && evictor->needs().external_scores;
-  KVS_ASSIGN_OR_RETURN(Cache cache, Cache::Create(pipeline, trace.LayerSpecs(), options));
-  for (int i = 0; i < cache.layers(); ++i) {
-    const TraceLayer& layer = trace.layers()[i];
-    KVS_RETURN_IF_ERROR(
-        cache.Append(i, Phase::kPrefill, layer.keys, layer.values, trace.positions()));
-    KVS_RETURN_IF_ERROR(cache.Observe(i, trace.window_positions(), layer.window_queries));
-    if (hand_in) KVS_RETURN_IF_ERROR(cache.SetExternalScores(i, external_scores->layer(i)));
-  }
-  KVS_RETURN_IF_ERROR(cache.FinishPrefill());
-  return cache;
-}
-
 }  // namespace
-
-Result<CompressedPrompt> CompressPrompt(const Trace& trace,
-                                        std::shared_ptr<const Pipeline> pipeline,
-                                        const CacheOptions& options,
-                                        const ExternalScores* external_scores) {
-  KVS_RETURN_IF_ERROR(CheckLayers(*pipeline, trace.LayerSpecs()));
-  const int rounds = trace.tokens() <= kCompactRoundsTokens ? kCompactRounds : 1;
-  double seconds = std::numeric_limits<double>::infinity();
-  std::optional<Cache> filled;
-  for (int round = 0; round < rounds; ++round) {
-    filled.reset();  // first give back the memory of the round before
-    const auto start = Clock::now();
-    KVS_ASSIGN_OR_RETURN(filled, FillCache(trace, pipeline, options, external_scores));
-    seconds = std::min(seconds, Seconds(Clock::now() - start));
-  }
-  Cache cache = *std::move(filled);
-  PipelineResult result;
-  result.typed = pipeline->Typed();
-  result.canonical = pipeline->Canonical();
-  result.time.compact_ms = seconds * 1e3;
-  result.bytes = cache.Report();
-  for (int i = 0; i < cache.layers(); ++i) {
-    result.layers.push_back({cache.ReportLayer(i), std::nullopt, {}});
-  }
-  return CompressedPrompt{std::move(cache), std::move(result)};
-}
 
 Comparison DescribeSetting(const Trace& trace, const Parallel& parallel) {
   Comparison comparison;
@@ -349,10 +297,9 @@ Result<PipelineResult> Comparer::Run(std::shared_ptr<const Pipeline> pipeline) c
   CacheOptions cache_options;
   cache_options.parallel = parallel_;
   cache_options.decode_rows = options_.decode_rows;
-  KVS_ASSIGN_OR_RETURN(
-      CompressedPrompt prompt,
-      CompressPrompt(*trace_, std::move(pipeline), cache_options, options_.external_scores));
-  EvalRun run(*trace_, exact_, *parallel_, options_, std::move(prompt.cache));
+  KVS_ASSIGN_OR_RETURN(CompressedPrompt prompt,
+                       CompressPrompt(*trace_, pipeline, cache_options, options_.prompt));
+  EvalRun run(*trace_, exact_, *parallel_, options_, pipeline->schedule(), std::move(prompt.cache));
   KVS_RETURN_IF_ERROR(run.Run(&prompt.result));
   return std::move(prompt.result);
 }
@@ -360,6 +307,7 @@ Result<PipelineResult> Comparer::Run(std::shared_ptr<const Pipeline> pipeline) c
 Comparison Comparer::Describe() const {
   Comparison comparison = DescribeSetting(*trace_, *parallel_);
   comparison.decode_rows = options_.decode_rows;
+  comparison.chunk_rows = options_.prompt.chunk_rows;
   comparison.engine_rel_error = exact_.engine_rel_error();
   return comparison;
 }

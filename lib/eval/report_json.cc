@@ -109,14 +109,21 @@ std::string PathsOf(const PipelineResult& pipeline, std::string LayerReport::*si
   return out;
 }
 
+// Tokens of the prompt that were appended at a time.
+std::int64_t ChunkRows(const Comparison& comparison) {
+  return comparison.chunk_rows > 0 ? std::min(comparison.chunk_rows, comparison.tokens)
+                                   : comparison.tokens;
+}
+
 // Behind the figures: what a line needs to stand among those of other runs.
-constexpr char kCsvSetting[] = ",typed,trace,target,threads,decode_rows,key_path,value_path";
+constexpr char kCsvSetting[] =
+    ",typed,trace,target,threads,decode_rows,chunk_rows,key_path,value_path";
 
 std::string CsvSetting(const Comparison& comparison, const PipelineResult& pipeline) {
   return StrCat(",", CsvText(pipeline.typed), ",", CsvText(comparison.trace_name), ",",
                 comparison.target, ",", comparison.threads, ",",
                 comparison.decode_rows == DecodeRows::kExact ? "exact" : "stored", ",",
-                PathsOf(pipeline, &LayerReport::key_path), ",",
+                ChunkRows(comparison), ",", PathsOf(pipeline, &LayerReport::key_path), ",",
                 PathsOf(pipeline, &LayerReport::value_path));
 }
 
@@ -128,6 +135,7 @@ std::string ReportJson(const Comparison& comparison) {
               {"target", comparison.target},
               {"threads", comparison.threads},
               {"decode_rows", comparison.decode_rows == DecodeRows::kExact ? "exact" : "stored"},
+              {"chunk_rows", ChunkRows(comparison)},
               {"trace", TraceJson(comparison)},
               {"pipelines", Json::array()}};
   for (const PipelineResult& pipeline : comparison.pipelines) {

@@ -77,6 +77,11 @@ std::string LayersText(std::span<const LayerSpec> layers) {
   return StrCat(numbers.size() == 1 ? "layer " : "layers ", Join(numbers));
 }
 
+std::string ChunksText(const Comparison& comparison) {
+  const std::int64_t rows = comparison.chunk_rows;
+  return rows > 0 && rows < comparison.tokens ? StrCat(" in chunks of ", rows) : "";
+}
+
 std::span<const char* const> FigureLegend() { return kLegend; }
 
 }  // namespace kvsieve::eval

@@ -17,6 +17,9 @@ std::vector<std::string> RunNotes(std::span<const PipelineResult> pipelines);
 // "layers 0, 7, 14, 21, 29", the model's numbers.
 std::string LayersText(std::span<const LayerSpec> layers);
 
+// " in chunks of 64"; empty when the prompt came at once.
+std::string ChunksText(const Comparison& comparison);
+
 // What the figures are, for the foot of a table: one sentence a line.
 std::span<const char* const> FigureLegend();
 

@@ -68,7 +68,7 @@ TEST(ExternalScores, RankStoredRowsDuringDecode) {
     ASSERT_TRUE(AppendRows(cache, 0, Phase::kDecode, prompt, kTokens + n, 1).ok());
   }
   EXPECT_EQ(cache.Evict(0).message(),
-            "layer 0: layer 0: no external scores were handed in (scorer external)");
+            "layer 0: no external scores were handed in (scorer external)");
   // Per head 7 rows: 4 of the prompt, then 50, 51, 52.
   const std::vector<float> later = {1, 9, 1, 9, 9, 1, 9, 9, 9, 9, 9, 1, 1, 1};
   ASSERT_TRUE(cache.SetExternalScores(0, later).ok());

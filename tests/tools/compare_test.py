@@ -153,6 +153,49 @@ class Compare(CliTest):
             self.assertLess(figure(exact["accuracy"]), figure(stored["accuracy"]))
             self.assertLess(figure(tail["accuracy"]), figure(stored["accuracy"]))
 
+    def test_chunks_matter_to_per_chunk_alone(self):
+        def run(spec, *options):
+            report = self.report("compare", TRACE, "-p", spec, *options)
+            return report["chunk_rows"], without_times(report)["pipelines"][0]
+        once = "key_norm(budget=200)"
+        whole, chunked = run(once), run(once, "--chunk-rows", "100")
+        self.assertEqual((whole[0], chunked[0]), (1024, 100))
+        self.assertEqual(whole[1], chunked[1])
+        # The best of the best so far are the best of all, where a score is a row's own.
+        whole, chunked = (run(once + " | schedule=per_chunk", *more)
+                          for more in ((), ("--chunk-rows", "100")))
+        self.assertEqual(whole[1]["accuracy"], chunked[1]["accuracy"])
+        for layer in whole[1]["layers"]:
+            self.assertIn("the prompt came as one chunk", layer["note"])
+        for layer in chunked[1]["layers"]:
+            self.assertEqual(layer["note"], "")
+            self.assertEqual(layer["rows"]["rows_kept"], 200 * 3)
+        # Other scores depend on who else is there.
+        whole, chunked = (run("key_proxy(budget=200) | schedule=per_chunk", *more)
+                          for more in ((), ("--chunk-rows", "100")))
+        self.assertNotEqual(whole[1]["accuracy"], chunked[1]["accuracy"])
+
+    def test_per_chunk_names_the_queries_that_a_trace_does_not_hold(self):
+        complaint = self.complaint("compare", TRACE, "-p",
+                                   "snapkv(budget=200) | schedule=per_chunk", "--chunk-rows", "250")
+        self.assertIn("layer 0: the queries of 32 window positions were not observed: 218..249",
+                      complaint)
+        self.assertEqual(complaint.count("layer 0"), 1)
+
+    def test_every_n_evicts_among_stored_rows(self):
+        def run(rows):
+            report = self.report("compare", TRACE, "-p", "recency(budget=64) | schedule=every(8)",
+                                 "--decode-rows", rows)
+            return report["pipelines"][0]
+        exact, stored = run("exact"), run("stored")
+        for layer in exact["layers"]:
+            self.assertIn("nothing was evicted during decode", layer["note"])
+        for layer in stored["layers"]:
+            self.assertEqual(layer["note"], "")
+        # 48 rows come; without eviction none of the first 64 goes.
+        self.assertLess(stored["accuracy"]["attention_mass_kept"],
+                        exact["accuracy"]["attention_mass_kept"])
+
     def test_the_pareto_front_is_marked(self):
         report = self.report("compare", TRACE, *arguments(SPECS))
         points = [(p["bytes"]["kept_bytes"], p["accuracy"]["output_rel_error"]["mean"])

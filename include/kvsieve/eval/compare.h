@@ -30,11 +30,19 @@ enum class Measure : std::uint8_t {
   kBytesAndTime,  // no accuracy
 };
 
+// How a recorded prompt goes into a cache.
+struct PromptOptions {
+  // Tokens appended at a time, as an engine does with a long prompt; 0: all at once.
+  // schedule=per_chunk evicts after each chunk, others give the same result for any number.
+  std::int64_t chunk_rows = 0;
+  // For pipelines that rank by scores handed in, others ignore it; must outlive the call.
+  const ExternalScores* external_scores = nullptr;
+};
+
 struct CompareOptions {
   DecodeRows decode_rows = DecodeRows::kExact;  // what becomes of the eval rows
   Measure measure = Measure::kAccuracy;
-  // For pipelines that rank by scores handed in; must outlive the Comparer.
-  const ExternalScores* external_scores = nullptr;
+  PromptOptions prompt;  // its scores must outlive the Comparer
 };
 
 struct Timing {
@@ -68,6 +76,7 @@ struct Comparison {
   std::string target;  // instruction set of the kernels
   int threads = 1;
   DecodeRows decode_rows = DecodeRows::kExact;
+  std::int64_t chunk_rows = 0;  // of the prompt; 0: it came at once
   std::string trace_name;
   std::int64_t tokens = 0;
   std::int64_t n_eval = 0;
@@ -82,12 +91,11 @@ struct CompressedPrompt {
   PipelineResult result;  // without accuracy and attend times
 };
 
-// The options' allocator and parallel must outlive the cache. `external_scores` may be null; a
-// pipeline that does not rank by them ignores them.
+// The options' allocator and parallel must outlive the cache.
 Result<CompressedPrompt> CompressPrompt(const Trace& trace,
                                         std::shared_ptr<const Pipeline> pipeline,
                                         const CacheOptions& options,
-                                        const ExternalScores* external_scores = nullptr);
+                                        const PromptOptions& prompt = {});
 
 // The setting of a comparison on this trace: no pipelines, version or engine_rel_error.
 Comparison DescribeSetting(const Trace& trace, const Parallel& parallel);
@@ -101,8 +109,9 @@ class Comparer {
                                  const CompareOptions& options);
 
   // Compresses the prompt, then lets the eval tokens attend one by one, each after its own row was
-  // appended to every layer (without recorded eval rows they see the prompt only). Figures but
-  // times are the same for any number of workers.
+  // appended to every layer (without recorded eval rows they see the prompt only). With rows that
+  // are stored and schedule=every(n), eviction follows each token's attention. Figures but times
+  // are the same for any number of workers.
   Result<PipelineResult> Run(std::shared_ptr<const Pipeline> pipeline) const;
 
   // Everything but the pipelines and the version.

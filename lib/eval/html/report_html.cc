@@ -95,7 +95,7 @@ std::string Scatter(const Comparison& comparison) {
 std::string ReportHtml(const Comparison& comparison) {
   std::string out = kHead;
   out += StrCat("<h1>", HtmlText(comparison.trace_name), "</h1>\n<p>", comparison.tokens,
-                " prompt tokens, ", comparison.n_eval, " eval tokens, ",
+                " prompt tokens", ChunksText(comparison), ", ", comparison.n_eval, " eval tokens, ",
                 LayersText(comparison.layers), " of the model; kernels ", comparison.target, ", ",
                 comparison.threads, " threads; eval rows ",
                 comparison.decode_rows == DecodeRows::kExact ? "stay exact" : "are stored",
