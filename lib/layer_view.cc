@@ -36,6 +36,12 @@ LayerView LayerView::Stored(const LayerState& layer) {
   return view;
 }
 
+std::int64_t LayerView::bytes() const {
+  std::size_t positions = 0;
+  for (const std::vector<TokenPos>& head : positions_) positions += head.capacity();
+  return static_cast<std::int64_t>(positions * sizeof(TokenPos));
+}
+
 Observation LayerView::Observe() const {
   Observation observation;
   observation.layer = layer_->spec;

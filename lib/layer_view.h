@@ -3,6 +3,7 @@
 #ifndef KVSIEVE_LIB_LAYER_VIEW_H_
 #define KVSIEVE_LIB_LAYER_VIEW_H_
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -21,6 +22,8 @@ class LayerView {
 
   Observation Observe() const;
   std::span<const TokenPos> positions(int head) const { return positions_[head]; }
+  // Memory of the view's own: the positions.
+  std::int64_t bytes() const;
 
  private:
   explicit LayerView(const LayerState& layer) : layer_(&layer) {}

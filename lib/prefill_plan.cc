@@ -34,9 +34,28 @@ Status PrefillPlan::Decide(std::int64_t scratch_limit_bytes) {
   plans_.resize(layers_.size());
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     plans_[i].heads.resize(static_cast<std::size_t>(layers_[i].spec.kv_heads));
-    KeepAll(i);
+    for (int head = 0; head < layers_[i].spec.kv_heads; ++head) {
+      plans_[i].heads[head].staged = layers_[i].staging.Positions(head);
+    }
   }
-  return pipeline_.evictor() == nullptr ? Status::Ok() : Score(scratch_limit_bytes);
+  if (pipeline_.evictor() != nullptr) return Score(scratch_limit_bytes);
+  for (std::size_t i = 0; i < layers_.size(); ++i) KeepAll(i);
+  return Status::Ok();
+}
+
+std::int64_t PrefillPlan::HeadPlan::bytes() const {
+  std::size_t positions = staged.capacity();
+  std::size_t rows = sinks.capacity() + tail.capacity();
+  for (const std::vector<TokenPos>& tier : tier_positions) positions += tier.capacity();
+  for (const std::vector<RowIndex>& tier : tiers) rows += tier.capacity();
+  return static_cast<std::int64_t>(positions * sizeof(TokenPos) + rows * sizeof(RowIndex));
+}
+
+void PrefillPlan::NoteScratch(std::int64_t bytes) {
+  for (const LayerPlan& layer : plans_) {
+    for (const HeadPlan& head : layer.heads) bytes += head.bytes();
+  }
+  scratch_peak_bytes_ = std::max(scratch_peak_bytes_, bytes);
 }
 
 Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
@@ -47,9 +66,11 @@ Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (layers_[i].slides()) {
       plans_[i].note = "sliding window: rows fall away by age, none are scored";
+    }
+    if (layers_[i].slides() || layers_[i].staging.empty()) {
+      KeepAll(i);
       continue;
     }
-    if (layers_[i].staging.empty()) continue;
     scored.push_back(i);
     layers_[i].ring.Straighten(layers_[i].spec);
     views.push_back(LayerView::Staged(layers_[i]));
@@ -59,7 +80,9 @@ Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
   scratch.limit_bytes = scratch_limit_bytes;
   KVS_ASSIGN_OR_RETURN(const std::vector<LayerDecision> decisions,
                        DecideRanked(scored, observations, scratch));
-  scratch_peak_bytes_ = std::max(scratch_peak_bytes_, scratch.peak_bytes);
+  std::int64_t view_bytes = 0;
+  for (const LayerView& view : views) view_bytes += view.bytes();
+  NoteScratch(view_bytes + scratch.peak_bytes);
   for (std::size_t n = 0; n < scored.size(); ++n) {
     KeepDecided(scored[n], decisions[n]);
     if (scratch.recomputed) {
@@ -97,7 +120,6 @@ void PrefillPlan::KeepAll(std::size_t layer_index) {
   const LayerState& layer = layers_[layer_index];
   for (int head = 0; head < layer.spec.kv_heads; ++head) {
     HeadPlan& plan = plans_[layer_index].heads[head];
-    plan.staged = layer.staging.Positions(head);
     const std::size_t first = FirstSeen(layer, plan.staged);
     std::vector<RowIndex> rows(plan.staged.size() - first);
     std::iota(rows.begin(), rows.end(), static_cast<RowIndex>(first));
@@ -198,8 +220,7 @@ Status PrefillPlan::Reserve() {
   }
   scratch_floats_ = static_cast<std::size_t>(kBlockRows) * static_cast<std::size_t>(dim);
   scratch_.resize(scratch_floats_ * static_cast<std::size_t>(parallel_.workers()));
-  scratch_peak_bytes_ =
-      std::max(scratch_peak_bytes_, static_cast<std::int64_t>(scratch_.size() * sizeof(float)));
+  NoteScratch(static_cast<std::int64_t>(scratch_.size() * sizeof(float)));
   return Status::Ok();
 }
 

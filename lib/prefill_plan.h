@@ -36,6 +36,7 @@ class PrefillPlan {
     std::vector<std::vector<RowIndex>> tiers;
     std::vector<RowIndex> tail;
     std::vector<std::vector<TokenPos>> tier_positions;
+    std::int64_t bytes() const;
   };
   struct LayerPlan {
     std::vector<HeadPlan> heads;
@@ -50,6 +51,8 @@ class PrefillPlan {
                                                   std::span<const Observation> observations,
                                                   ScoreScratch& scratch) const;
   void KeepAll(std::size_t layer_index);
+  // Raises the peak to `bytes` beside the lists of rows as they are now.
+  void NoteScratch(std::int64_t bytes);
   void KeepDecided(std::size_t layer_index, const LayerDecision& decision);
   void SplitRows(const LayerState& layer, std::span<const RowIndex> rows,
                  std::span<const std::uint8_t> tiers, HeadPlan& head) const;

@@ -16,7 +16,7 @@ Result<LayerDecision> Decide(const ReselectContext& context, const LayerView& vi
   ScoreScratch scratch;
   KVS_ASSIGN_OR_RETURN(std::vector<LayerDecision> decisions,
                        context.evictor.Decide({&observation, 1}, context.parallel, &scratch));
-  *scratch_peak_bytes = std::max(*scratch_peak_bytes, scratch.peak_bytes);
+  *scratch_peak_bytes = std::max(*scratch_peak_bytes, view.bytes() + scratch.peak_bytes);
   return std::move(decisions.front());
 }
 

@@ -28,7 +28,8 @@ struct ByteReport {
   std::int64_t reserved_bytes = 0;     // room for more rows
   std::int64_t observation_bytes = 0;  // the query ring
   std::int64_t shared_bytes = 0;       // part of resident that several caches share
-  // Largest memory that scoring or encoding took in FinishPrefill or Evict (+ takes the maximum).
+  // Largest memory that scoring or encoding took in FinishPrefill or Evict, lists of rows included
+  // (+ takes the maximum).
   // What Attend takes is the caller's AttendScratch.
   std::int64_t scratch_peak_bytes = 0;
 

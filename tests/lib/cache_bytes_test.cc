@@ -268,5 +268,19 @@ TEST(Bytes, SumsDoNotDependOnTheirOrder) {
   EXPECT_EQ(left.key_full_bytes, 700);
 }
 
+// Which rows go where is written down for all layers before any is encoded: a position and an index
+// for each row, and its position again where it is stored.
+TEST(Bytes, ScratchCountsTheListsOfRows) {
+  const LayerSpec layer = MakeLayer(4, 2, 16, 16);
+  Cache cache = MustCreate("none | kv=int8", {layer, layer, layer});
+  for (int i = 0; i < 3; ++i) cache_test::MustAppend(cache, i, MakePrompt(layer, 5000, 3));
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  const std::int64_t rows = std::int64_t{3} * 2 * 5000;
+  const std::int64_t block = std::int64_t{kBlockRows} * 16 * 4;
+  EXPECT_GE(cache.Report().scratch_peak_bytes, rows * (4 + 8 + 4) + block);
+  // Lists that grow row by row may have room for twice as many.
+  EXPECT_LE(cache.Report().scratch_peak_bytes, rows * (4 + 2 * 8 + 4) + block);
+}
+
 }  // namespace
 }  // namespace kvsieve
