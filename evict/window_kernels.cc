@@ -6,6 +6,7 @@
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "evict/window_kernels.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -73,12 +74,27 @@ void SoftmaxRow(float* row, int visible, float softcap, float* top, float* sum) 
   *sum = hn::GetLane(hn::SumOfLanes(d, total));
 }
 
+// Rows [begin, end) of those ahead. A few at a time: fetched all at once they wait for each other,
+// and the hardware does not foresee the order in which LoadPanel reads.
+void Prefetch(const RowsAhead& ahead, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kLineBytes = 64;
+  const auto element = static_cast<std::int64_t>(ElementBytes(ahead.rows.type));
+  const auto* data = static_cast<const std::byte*>(ahead.rows.data);
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::byte* line = data + row * ahead.rows.row_stride * element;
+    for (std::int64_t i = 0; i < ahead.dim * element; i += kLineBytes) hwy::Prefetch(line + i);
+  }
+}
+
 void AttendBlock(const WindowQueries& queries, const float* panel, const int* visible,
-                 const BlockWeights& out) {
+                 const RowsAhead& ahead, const BlockWeights& out) {
   const std::size_t padded = static_cast<std::size_t>(PaddedQueries(queries.count));
   const auto dim = static_cast<std::size_t>(queries.dim);
   std::fill(out.weights, out.weights + padded * kBlockRows, 0.0F);
+  const auto tiles = static_cast<std::int64_t>(padded / 4);
   for (std::size_t q = 0; q < padded; q += 4) {
+    const auto tile = static_cast<std::int64_t>(q / 4);
+    Prefetch(ahead, tile * ahead.count / tiles, (tile + 1) * ahead.count / tiles);
     AccumulateTile<DotStep>({queries.data + q * dim, dim}, {panel, kBlockRows}, dim,
                             out.weights + q * kBlockRows, kBlockRows);
   }
@@ -123,18 +139,34 @@ void BlockFactors(const float* top, const float* maximum, const float* inverse_s
   }
 }
 
+// One more query's weights of one vector of rows.
+HWY_INLINE FloatVec ReduceStep(Reduce reduce, FloatVec weight, FloatVec factor, FloatVec reduced) {
+  return reduce == Reduce::kMax ? hn::Max(reduced, hn::Mul(weight, factor))
+                                : hn::MulAdd(weight, factor, reduced);
+}
+
 void ReduceAttention(const float* weights, const float* factors, int count, Reduce reduce,
                      float* out) {
   const FloatTag d;
-  for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
-    auto reduced = hn::Zero(d);
+  const std::size_t lanes = hn::Lanes(d);
+  // Four vectors at once: weights come from far, and are read in long runs.
+  for (std::size_t j = 0; j < kBlockRows; j += 4 * lanes) {
+    auto r0 = hn::Zero(d);
+    auto r1 = r0;
+    auto r2 = r0;
+    auto r3 = r0;
     for (int q = 0; q < count; ++q) {
-      const auto weight = hn::LoadU(d, weights + q * kBlockRows + j);
+      const float* row = weights + q * kBlockRows + j;
       const auto factor = hn::Set(d, factors[q]);
-      reduced = reduce == Reduce::kMax ? hn::Max(reduced, hn::Mul(weight, factor))
-                                       : hn::MulAdd(weight, factor, reduced);
+      r0 = ReduceStep(reduce, hn::LoadU(d, row), factor, r0);
+      r1 = ReduceStep(reduce, hn::LoadU(d, row + lanes), factor, r1);
+      r2 = ReduceStep(reduce, hn::LoadU(d, row + 2 * lanes), factor, r2);
+      r3 = ReduceStep(reduce, hn::LoadU(d, row + 3 * lanes), factor, r3);
     }
-    hn::StoreU(reduced, d, out + j);
+    hn::StoreU(r0, d, out + j);
+    hn::StoreU(r1, d, out + j + lanes);
+    hn::StoreU(r2, d, out + j + 2 * lanes);
+    hn::StoreU(r3, d, out + j + 3 * lanes);
   }
 }
 
@@ -168,8 +200,8 @@ void LoadPanel(const RowSource::RowMajor& rows, int dim, int count, float* panel
 }
 
 void AttendBlock(const WindowQueries& queries, const float* panel, const int* visible,
-                 const BlockWeights& out) {
-  HWY_DYNAMIC_DISPATCH(AttendBlock)(queries, panel, visible, out);
+                 const RowsAhead& ahead, const BlockWeights& out) {
+  HWY_DYNAMIC_DISPATCH(AttendBlock)(queries, panel, visible, ahead, out);
 }
 
 void FinishSoftmax(const float* tops, const float* sums, std::int64_t blocks, int count,

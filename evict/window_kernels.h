@@ -48,9 +48,16 @@ void LoadPanel(const RowSource::RowMajor& rows, int dim, int count, float* panel
 // The same rows as f32 [count, ValueStride(dim)].
 void LoadRows(const RowSource::RowMajor& rows, int dim, int count, float* out);
 
+// Rows [count, dim] that are read next: fetched while arithmetic leaves the memory idle.
+struct RowsAhead {
+  RowSource::RowMajor rows;
+  int dim = 0;
+  int count = 0;  // 0: none
+};
+
 // visible: per query, how many of the block's rows it sees: the first ones.
 void AttendBlock(const WindowQueries& queries, const float* panel, const int* visible,
-                 const BlockWeights& out);
+                 const RowsAhead& ahead, const BlockWeights& out);
 
 // tops, sums: [blocks, QueryStride(count)]. Writes M and 1 / Z per query (0 where Z is 0).
 void FinishSoftmax(const float* tops, const float* sums, std::int64_t blocks, int count,

@@ -139,6 +139,13 @@ class HeadTask {
             head.tops + block * QueryStride(queries_), head.sums + block * QueryStride(queries_)};
   }
 
+  // The keys of `block`, where they lie; none past the last block.
+  RowsAhead KeysAhead(std::int64_t block) const {
+    if (block >= blocks() || !head_.keys->TryView()) return {};
+    return {LocateRows(*head_.keys, block * kBlockRows, RowsIn(block), nullptr), shape_.key_dim,
+            RowsIn(block)};
+  }
+
   // Precondition: the block's keys are in the panel.
   void AttendAt(int i, std::int64_t block) {
     for (int q = 0; q < queries_; ++q) {
@@ -147,7 +154,8 @@ class HeadTask {
     }
     AttendBlock(
         {space_.heads[i].queries, queries_, shape_.key_dim, call_.observation.layer.softcap},
-        space_.panel, space_.visible, WeightsAt(i, block));
+        space_.panel, space_.visible, i == 0 ? KeysAhead(block + 1) : RowsAhead(),
+        WeightsAt(i, block));
   }
 
   void Attend() {
