@@ -62,16 +62,6 @@ class CenterTransform final : public Transform {
   int dim_;
 };
 
-Status CheckNoOptions(const SpecCall& call) {
-  ArgReader args(call);
-  return args.Finish();
-}
-
-Result<std::string> Outline(const SpecCall& call) {
-  KVS_RETURN_IF_ERROR(CheckNoOptions(call));
-  return std::string("center");
-}
-
 Result<std::shared_ptr<const Transform>> Make(const SpecCall& call, int dim) {
   KVS_RETURN_IF_ERROR(CheckNoOptions(call));
   return std::shared_ptr<const Transform>(std::make_shared<CenterTransform>(dim));
@@ -82,7 +72,7 @@ Result<std::shared_ptr<const Transform>> Make(const SpecCall& call, int dim) {
 extern const TransformEntry kCenterTransform = {
     {"center", "Subtracts the mean row of the head; exact for attention.",
      "y = x - mean; q.x = q.y + q.mean; sum w x = sum w y + (sum w) mean", ""},
-    Outline,
+    OutlineName,
     Make,
     /*wants_exact_sinks=*/true,
     /*rotates=*/false};

@@ -67,15 +67,8 @@ class F16Codec final : public BlockCodec {
   }
 };
 
-Result<std::string> Outline(const SpecCall& call) {
-  ArgReader args(call);
-  KVS_RETURN_IF_ERROR(args.Finish());
-  return std::string("f16");
-}
-
 Result<std::shared_ptr<const Codec>> Make(const SpecCall& call, int dim, Side side) {
-  ArgReader args(call);
-  KVS_RETURN_IF_ERROR(args.Finish());
+  KVS_RETURN_IF_ERROR(CheckNoOptions(call));
   return std::shared_ptr<const Codec>(std::make_shared<F16Codec>(dim, side));
 }
 
@@ -88,7 +81,7 @@ extern const CodecEntry kF16Codec = {{"f16",
                                       "elements keep 11 significant bits",
                                       {"IEEE binary16 elements", "none: every element stands alone",
                                        "none", "no scale", "half to even"}},
-                                     Outline,
+                                     OutlineName,
                                      Make,
                                      /*make_rotation=*/nullptr};
 

@@ -71,15 +71,8 @@ class Int8Codec final : public BlockCodec {
   }
 };
 
-Result<std::string> Outline(const SpecCall& call) {
-  ArgReader args(call);
-  KVS_RETURN_IF_ERROR(args.Finish());
-  return std::string("int8");
-}
-
 Result<std::shared_ptr<const Codec>> Make(const SpecCall& call, int dim, Side side) {
-  ArgReader args(call);
-  KVS_RETURN_IF_ERROR(args.Finish());
+  KVS_RETURN_IF_ERROR(CheckNoOptions(call));
   return std::shared_ptr<const Codec>(std::make_shared<Int8Codec>(dim, side));
 }
 
@@ -95,7 +88,7 @@ extern const CodecEntry kInt8Codec = {
      {"8-bit two's complement codes in [-127, 127]", "one scale per row",
       "along the row, over its dimensions", "max|x| / 127, stored as bf16 rounded up",
       "half to even, against the stored scale"}},
-    Outline,
+    OutlineName,
     Make,
     /*make_rotation=*/nullptr};
 

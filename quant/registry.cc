@@ -14,12 +14,13 @@ namespace {
 
 // -- one line per stage -------------------------------------------------------------------------
 
-const CodecEntry* const kCodecs[] = {&kF16Codec, &kInt8Codec, &kInt4Codec, &kTurboCodec};
+const CodecEntry* const kCodecs[] = {&kF16Codec,   &kInt8Codec, &kInt4Codec,
+                                     &kTurboCodec, &kQ8_0Codec, &kQ4_0Codec};
 const TransformEntry* const kTransforms[] = {&kCenterTransform, &kHadamardTransform};
 
 // Names of the grammar whose stage is not built yet.
-constexpr std::string_view kLaterNames[] = {"bf16", "fp8",  "int3",    "int2",
-                                            "q8_0", "q4_0", "channel", "channel_scale"};
+constexpr std::string_view kLaterNames[] = {"bf16", "fp8",     "int3",
+                                            "int2", "channel", "channel_scale"};
 
 // -----------------------------------------------------------------------------------------------
 
@@ -102,6 +103,17 @@ Result<ResolvedChain> Resolve(std::span<const SpecCall> calls) {
 }
 
 }  // namespace
+
+Status CheckNoOptions(const SpecCall& call) {
+  ArgReader args(call);
+  return args.Finish();
+}
+
+Result<std::string> OutlineName(const SpecCall& call) {
+  KVS_RETURN_IF_ERROR(CheckNoOptions(call));
+  return call.name;
+}
+
 }  // namespace quant
 
 Result<std::shared_ptr<const Chain>> MakeChain(std::span<const SpecCall> chain, int dim,

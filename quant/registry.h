@@ -30,10 +30,16 @@ struct TransformEntry {
   bool rotates;  // may not stand before a codec that brings its own rotation
 };
 
+// For stages without options: an error when there are some; the name as the canonical call.
+Status CheckNoOptions(const SpecCall& call);
+Result<std::string> OutlineName(const SpecCall& call);
+
 extern const CodecEntry kF16Codec;
 extern const CodecEntry kInt8Codec;
 extern const CodecEntry kInt4Codec;
 extern const CodecEntry kTurboCodec;
+extern const CodecEntry kQ8_0Codec;
+extern const CodecEntry kQ4_0Codec;
 
 extern const TransformEntry kCenterTransform;
 extern const TransformEntry kHadamardTransform;

@@ -92,6 +92,25 @@ void RoundToCodesOf(const float* row, int dim, float zero, float scale, CodeRang
   }
 }
 
+// y - trunc(y) is exact, unlike y + 0.5.
+void RoundHalfAwayOf(const float* row, int dim, float inverse, std::uint8_t* codes) {
+  for (int j = 0; j < dim; ++j) {
+    const float y = row[j] * inverse;
+    const auto whole = static_cast<std::int32_t>(y);
+    const float fraction = y - static_cast<float>(whole);
+    const std::int32_t up = fraction >= 0.5F ? 1 : 0;
+    const std::int32_t down = fraction <= -0.5F ? 1 : 0;
+    codes[j] = static_cast<std::uint8_t>(whole + up - down);
+  }
+}
+
+void TruncateToNibblesOf(const float* row, int dim, float inverse, std::uint8_t* codes) {
+  for (int j = 0; j < dim; ++j) {
+    const auto code = static_cast<std::int32_t>(row[j] * inverse + 8.5F);
+    codes[j] = static_cast<std::uint8_t>(code < 15 ? code : 15);
+  }
+}
+
 void CountThresholdsOf(const float* row, int dim, const float* thresholds, int count,
                        std::uint8_t* codes) {
   const hn::ScalableTag<float> df;
@@ -210,6 +229,8 @@ HWY_EXPORT(AbsMaxOf);
 HWY_EXPORT(MinMaxOf);
 HWY_EXPORT(SumSquaresOf);
 HWY_EXPORT(RoundToCodesOf);
+HWY_EXPORT(RoundHalfAwayOf);
+HWY_EXPORT(TruncateToNibblesOf);
 HWY_EXPORT(CountThresholdsOf);
 HWY_EXPORT(RowToF16Of);
 HWY_EXPORT(F16ToRowOf);
@@ -232,6 +253,14 @@ void RoundToCodes(const float* row, int dim, float zero, float scale, CodeRange 
     return;
   }
   HWY_DYNAMIC_DISPATCH(RoundToCodesOf)(row, dim, zero, scale, range, codes);
+}
+
+void RoundHalfAway(const float* row, int dim, float inverse, std::uint8_t* codes) {
+  HWY_DYNAMIC_DISPATCH(RoundHalfAwayOf)(row, dim, inverse, codes);
+}
+
+void TruncateToNibbles(const float* row, int dim, float inverse, std::uint8_t* codes) {
+  HWY_DYNAMIC_DISPATCH(TruncateToNibblesOf)(row, dim, inverse, codes);
 }
 
 void CountThresholds(const float* row, int dim, const float* thresholds, int count,

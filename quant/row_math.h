@@ -36,6 +36,13 @@ struct CodeRange {
 void RoundToCodes(const float* row, int dim, float zero, float scale, CodeRange range,
                   std::uint8_t* codes);
 
+// The two roundings of ggml's reference quantizers, of y = row[j] * inverse in f32. Precondition:
+// |y| < 2^31.
+// Signed codes: y to the nearest integer, halves away from zero.
+void RoundHalfAway(const float* row, int dim, float inverse, std::uint8_t* codes);
+// codes[j] = min(15, y + 8.5 without its fraction). Precondition: y + 8.5 > -1.
+void TruncateToNibbles(const float* row, int dim, float inverse, std::uint8_t* codes);
+
 // codes[j] = how many of the `count` ascending thresholds are <= row[j]: a tie goes up.
 void CountThresholds(const float* row, int dim, const float* thresholds, int count,
                      std::uint8_t* codes);

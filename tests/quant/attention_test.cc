@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "codec_variants.h"
 #include "kvsieve/codec.h"
 #include "quant/lloyd_max.h"
 #include "quant_test_util.h"
@@ -12,6 +13,7 @@
 namespace kvsieve {
 namespace {
 
+using quant_test::EveryCodec;
 using quant_test::GaussianRows;
 using quant_test::MakeChainOrDie;
 using quant_test::OnEveryTarget;
@@ -23,27 +25,18 @@ constexpr int kDims[] = {33, 64, 80, 96, 128, 192, 256};
 constexpr int kRowCounts[] = {1, 15, 16, 17, 48, 63, 64};
 constexpr double kUnit = 0x1p-24;
 
-constexpr std::string_view kChains[] = {"f16",
-                                        "int8",
-                                        "int4",
-                                        "int4(sym)",
-                                        "int4(group=row)",
-                                        "int4(group=8,sym)",
-                                        "center+int8",
-                                        "hadamard+int4",
-                                        "center+hadamard(seed=9)+int8",
-                                        "turbo(bits=1)",
-                                        "turbo(bits=2)",
-                                        "turbo(bits=3)",
-                                        "turbo(bits=4)",
-                                        "turbo(bits=5)",
-                                        "center+turbo(bits=4)",
-                                        "center+turbo(bits=3)"};
+constexpr std::string_view kTransformed[] = {
+    "center+int8",          "hadamard+int4",        "center+hadamard(seed=9)+int8",
+    "center+turbo(bits=4)", "center+turbo(bits=3)", "center+q4_0"};
 
-bool Fits(std::string_view chain, int dim) {
-  const bool turbo = chain.find("turbo") != std::string_view::npos;
-  const bool octets = chain.find("group=8") != std::string_view::npos;
-  return !(turbo && dim % 16 != 0) && !(octets && dim % 8 != 0);
+// Every codec that fits the dim, and some behind transforms.
+std::vector<std::string> Chains(int dim, Side side) {
+  std::vector<std::string> chains = EveryCodec(dim, side);
+  for (const std::string_view text : kTransformed) {
+    if (quant_test::MakeChainError(text, dim, side).empty()) chains.emplace_back(text);
+  }
+  if (dim % 8 == 0) chains.emplace_back("int4(group=8,sym)");
+  return chains;
 }
 
 double Norm(const float* x, int n) {
@@ -210,9 +203,8 @@ using Expect = Expected (*)(const Stored&, const Rows&);
 using Check = void (*)(const Stored&, const Expected&, int rows, int heads);
 
 void RunGrid(Side side, Expect expect, Check check) {
-  for (const auto text : kChains) {
-    for (const int dim : kDims) {
-      if (!Fits(text, dim)) continue;
+  for (const int dim : kDims) {
+    for (const std::string& text : Chains(dim, side)) {
       const auto chain = MakeChainOrDie(text, dim, side);
       for (const int rows : kRowCounts) {
         const Stored stored = Store(chain, GaussianRows(rows, dim, 30));

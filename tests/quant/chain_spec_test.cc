@@ -28,6 +28,7 @@ TEST(ChainSpec, CanonicalWritesOutWhatMattersForBytes) {
       {"center+turbo(bits=3,seed=18446744073709551615)",
        "center+turbo(bits=3,seed=18446744073709551615,norm=matched)"},
       {"hadamard+int8", "hadamard(seed=0)+int8"},
+      {"center+q4_0", "center+q4_0"},
       {"center+hadamard(seed=5)+f16", "center+hadamard(seed=5)+f16"}};
   for (const auto& [text, canonical] : table) {
     EXPECT_EQ(Outline(text), canonical);
@@ -103,7 +104,7 @@ TEST(ChainSpec, MistakesNameColumnValueAndRemedy) {
 }
 
 TEST(ChainSpec, StagesOfLaterVersionsAreCalledThat) {
-  for (const std::string_view name : {"bf16", "fp8", "int3", "int2", "q8_0", "q4_0", "channel"}) {
+  for (const std::string_view name : {"bf16", "fp8", "int3", "int2", "channel"}) {
     const auto made = MakeChain(ParseChain(name), 64, Side::kKey);
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
@@ -122,17 +123,18 @@ TEST(ChainSpec, RegistriesDescribeEveryStage) {
       EXPECT_FALSE(info.formula.empty());
     }
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string_view>{"f16", "int8", "int4", "turbo", "center", "hadamard"}));
+  EXPECT_EQ(names, (std::vector<std::string_view>{"f16", "int8", "int4", "turbo", "q8_0", "q4_0",
+                                                  "center", "hadamard"}));
 }
 
 TEST(ChainSpec, EveryCodecSaysWhichKernelsServeIt) {
-  for (const auto text : {"f16", "int8", "int4", "int4(sym)", "turbo(bits=4)"}) {
+  for (const auto text : {"f16", "int8", "int4", "int4(sym)", "turbo(bits=4)", "q8_0", "q4_0"}) {
     EXPECT_EQ(MakeChainOrDie(text, 64, Side::kKey)->codec().path(), KernelPath::kFused);
   }
   for (const auto text : {"turbo(bits=1)", "turbo(bits=2)", "turbo(bits=3)", "turbo(bits=5)"}) {
     EXPECT_EQ(MakeChainOrDie(text, 64, Side::kKey)->codec().path(), KernelPath::kPortable);
   }
+  EXPECT_EQ(MakeChainOrDie("q4_0", 64, Side::kValue)->codec().path(), KernelPath::kPortable);
   EXPECT_EQ(KernelPathName(KernelPath::kFused), "fused");
   EXPECT_EQ(KernelPathName(KernelPath::kPortable), "portable");
 }

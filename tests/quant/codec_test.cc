@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "codec_variants.h"
 #include "format_oracle.h"
 #include "quant_test_util.h"
 
@@ -14,6 +15,7 @@ namespace kvsieve {
 namespace {
 
 using quant_test::Block;
+using quant_test::EveryCodec;
 using quant_test::GaussianRows;
 using quant_test::MakeChainOrDie;
 using quant_test::NormalizedError;
@@ -23,16 +25,8 @@ using quant_test::Store;
 using quant_test::Stored;
 
 constexpr Side kSides[] = {Side::kKey, Side::kValue};
-constexpr std::string_view kAnyDim[] = {
-    "f16", "int8", "int4", "int4(sym)", "int4(group=row)", "int4(group=row,sym)"};
 constexpr std::string_view kTurbo[] = {"turbo(bits=1)", "turbo(bits=2)", "turbo(bits=3)",
                                        "turbo(bits=4)", "turbo(bits=5)"};
-
-std::vector<std::string_view> CodecsFor(int dim) {
-  std::vector<std::string_view> names(std::begin(kAnyDim), std::end(kAnyDim));
-  if (dim % 16 == 0) names.insert(names.end(), std::begin(kTurbo), std::end(kTurbo));
-  return names;
-}
 
 std::vector<float> RowOf(const Rows& rows, std::int64_t r) {
   return {rows.row(r), rows.row(r) + rows.dim()};
@@ -48,7 +42,8 @@ TEST(CodecSize, RowBytesAtDim128AreThoseOfTheSpec) {
                             {"int4(sym)", 64, 8},     {"int4(group=row,sym)", 64, 2},
                             {"turbo(bits=1)", 16, 2}, {"turbo(bits=2)", 32, 2},
                             {"turbo(bits=3)", 48, 2}, {"turbo(bits=4)", 64, 2},
-                            {"turbo(bits=5)", 80, 2}};
+                            {"turbo(bits=5)", 80, 2}, {"q8_0", 128, 8},
+                            {"q4_0", 64, 8}};
   for (const Side side : kSides) {
     for (const auto& [text, codes, scales] : table) {
       const RowBytes bytes = MakeChainOrDie(text, 128, side)->codec().row_bytes();
@@ -61,7 +56,7 @@ TEST(CodecSize, RowBytesAtDim128AreThoseOfTheSpec) {
 TEST(CodecSize, BlocksAreTheirRowsRoundedUpToCacheLines) {
   for (const Side side : kSides) {
     for (const int dim : {16, 64, 80, 128, 256}) {
-      for (const auto text : CodecsFor(dim)) {
+      for (const std::string& text : EveryCodec(dim)) {
         const auto chain = MakeChainOrDie(text, dim, side);
         const RowBytes row = chain->codec().row_bytes();
         for (const int capacity : {16, 32, 48, 64}) {
@@ -125,7 +120,7 @@ TEST(CodecValues, ErrorIsAtMostHalfAStep) {
 TEST(CodecValues, BytesDoNotDependOnHowManyRowsComeAtOnce) {
   for (const Side side : kSides) {
     for (const int dim : {33, 80, 128}) {
-      for (const auto text : CodecsFor(dim)) {
+      for (const std::string& text : EveryCodec(dim)) {
         const auto chain = MakeChainOrDie(text, dim, side);
         Rows rows = GaussianRows(64, dim, 7);
         std::vector<float> stats(chain->stats_floats() + 1);
@@ -148,9 +143,9 @@ TEST(CodecValues, BytesAndDecodedRowsAreTheSameOnEveryTarget) {
   for (const Side side : kSides) {
     for (const int dim : {33, 72, 80, 96, 128, 256}) {
       for (const std::string_view transform : {"", "center+", "hadamard(seed=3)+"}) {
-        for (const auto text : CodecsFor(dim)) {
+        for (const std::string& text : EveryCodec(dim)) {
           if (transform.starts_with("hadamard") && text.starts_with("turbo")) continue;
-          const std::string chain_text = std::string(transform) + std::string(text);
+          const std::string chain_text = std::string(transform) + text;
           const Rows rows = GaussianRows(100, dim, 8);
           const Stored first = Store(MakeChainOrDie(chain_text, dim, side), rows);
           const Rows decoded = first.Decode(100);
@@ -200,7 +195,7 @@ TEST(CodecValues, BytesAreGolden) {
 TEST(MoveRow, CarriesCodesAndScalesBitByBit) {
   for (const Side side : kSides) {
     for (const int dim : {33, 80, 128}) {
-      for (const auto text : CodecsFor(dim)) {
+      for (const std::string& text : EveryCodec(dim)) {
         const Rows rows = GaussianRows(64, dim, 9);
         const Stored stored = Store(MakeChainOrDie(text, dim, side), rows);
         const Codec& codec = stored.chain->codec();

@@ -103,6 +103,40 @@ std::vector<double> Int4Sym(const std::vector<float>& row, int group) {
   return decoded;
 }
 
+// ggml divides once and multiplies by the inverse, both in f32.
+std::vector<double> Q8_0(const std::vector<float>& row) {
+  std::vector<double> decoded;
+  for (std::size_t first = 0; first < row.size(); first += 32) {
+    double largest = 0;
+    for (std::size_t j = 0; j < 32; ++j) {
+      largest = std::max(largest, std::fabs(double{row[first + j]}));
+    }
+    const double scale = F32(largest / 127);
+    for (std::size_t j = 0; j < 32; ++j) {
+      const double steps = scale == 0 ? 0 : F32(row[first + j] * F32(1 / scale));
+      decoded.push_back(std::round(steps) * F16Nearest(scale));  // halves away from zero
+    }
+  }
+  return decoded;
+}
+
+std::vector<double> Q4_0(const std::vector<float>& row) {
+  std::vector<double> decoded;
+  for (std::size_t first = 0; first < row.size(); first += 32) {
+    double largest = 0;
+    for (std::size_t j = 0; j < 32; ++j) {
+      const double x = row[first + j];
+      if (std::fabs(x) > std::fabs(largest)) largest = x;
+    }
+    const double scale = largest / -8;
+    for (std::size_t j = 0; j < 32; ++j) {
+      const double steps = scale == 0 ? 0 : F32(row[first + j] * F32(1 / scale));
+      decoded.push_back((std::min(std::trunc(F32(steps + 8.5)), 15.0) - 8) * F16Nearest(scale));
+    }
+  }
+  return decoded;
+}
+
 Turbo Turbo128(const std::vector<float>& rotated_row, int bits) {
   const HalfCodebook& book = kDim128[bits - 1];
   double energy = 0;

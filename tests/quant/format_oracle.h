@@ -15,6 +15,8 @@ double BF16Up(double x);  // x >= 0
 std::vector<double> Int8(const std::vector<float>& row);
 std::vector<double> Int4Asym(const std::vector<float>& row, int group);
 std::vector<double> Int4Sym(const std::vector<float>& row, int group);
+std::vector<double> Q8_0(const std::vector<float>& row);
+std::vector<double> Q4_0(const std::vector<float>& row);
 
 // turbo with the published codebook for dim 128 and matched norm.
 struct Turbo {

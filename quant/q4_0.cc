@@ -1,0 +1,129 @@
+// q4_0: ggml's 4-bit blocks.
+//
+//   d    = m / -8, m the element of largest magnitude of 32 (the first of equals), with its sign;
+//          stored as f16, nearest even
+//   code = min(15, x * (1 / d) + 8.5 without its fraction), with d as it was before rounding
+//   x'   = (code - 8) * d
+//
+// m itself has code 0 and is met but for the rounding of d. |x - x'| <= d / 2, save near -m, which
+// would need code 16: up to d there.
+#include <cmath>
+
+#include "kvsieve/float16.h"
+#include "quant/block_codec.h"
+#include "quant/code_rows.h"
+#include "quant/ggml_block.h"
+#include "quant/portable.h"
+#include "quant/registry.h"
+#include "quant/row_math.h"
+
+namespace kvsieve::quant {
+namespace {
+
+constexpr float kLargestCode = 8.0F;
+constexpr int kBias = 8;
+constexpr Codebook kLevels = {{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}, 1.0F};
+
+// Zero for a block of zeros, of either sign.
+float LargestElement(const float* values) {
+  const float magnitude = AbsMax(values, kGgmlBlock);
+  if (magnitude == 0.0F) return 0.0F;
+  int j = 0;
+  while (std::fabs(values[j]) != magnitude) ++j;
+  return values[j];
+}
+
+// Scales have a sign, which the fused kernel for values does not know: it rounds weights times
+// scales to unsigned numbers.
+class Q4_0Codec final : public BlockCodec {
+ public:
+  Q4_0Codec(int dim, Side side) : BlockCodec(Q4_0Layout(dim, side)) {}
+
+  std::string Canonical() const override { return "q4_0"; }
+  KernelPath path() const override {
+    return side() == Side::kKey ? KernelPath::kFused : KernelPath::kPortable;
+  }
+
+  Status Learn(const RowSource& rows, float*) const override {
+    return ForEachRow(rows, [&](RowIndex r, const float* row) { return CheckRow(row, r); });
+  }
+
+  Status Encode(const float*, const float* rows, int count, BlockRef block,
+                int first_row) const override {
+    const std::ptrdiff_t stride = dim();
+    for (int r = 0; r < count; ++r) KVS_RETURN_IF_ERROR(CheckRow(rows + r * stride, r));
+    CodeRow codes;
+    std::uint16_t* scales = ScalePlane(layout(), block);
+    for (int r = 0; r < count; ++r) {
+      for (int g = 0; g < layout().groups; ++g) {
+        const float* values = rows + r * stride + g * kGgmlBlock;
+        const float scale = LargestElement(values) / -kLargestCode;
+        TruncateToNibbles(values, kGgmlBlock, GgmlInverse(scale), codes.codes + g * kGgmlBlock);
+        scales[g * block.capacity_rows + first_row + r] = ToF16(scale).bits;
+      }
+      StoreCodes(layout(), block, first_row + r, codes);
+    }
+    return Status::Ok();
+  }
+
+  void Decode(const float*, ConstBlockRef block, int first_row, int count,
+              float* rows) const override {
+    CodeRow codes;
+    const std::uint16_t* scales = ScalePlane(layout(), block);
+    for (int r = 0; r < count; ++r, rows += dim()) {
+      LoadCodes(layout(), block, first_row + r, codes);
+      for (int j = 0; j < dim(); ++j) {
+        const int at = j / kGgmlBlock * block.capacity_rows + first_row + r;
+        rows[j] = static_cast<float>(codes.codes[j] - kBias) * ToFloat(F16{scales[at]});
+      }
+    }
+  }
+
+  std::size_t QueryBytes() const override { return IntQueryBytes(dim(), kGgmlBlock); }
+  void PrepareQueries(const float* q, int heads, void* prepared) const override {
+    PrepareIntQueries(q, heads, dim(), kGgmlBlock, prepared);
+  }
+  void Score(const float*, const void* prepared, int heads, ConstBlockRef block, int rows,
+             float* logits, Prefetch ahead) const override {
+    KernelBlock view = MakeKernelBlock(block, rows, ahead);
+    view.scale_type = ScaleType::kF16;
+    view.codebook = &kLevels;
+    ScoreNibble(view, prepared, heads, logits);
+  }
+  void Accumulate(const float* stats, const float* weights, int heads, ConstBlockRef block,
+                  int rows, float* acc, Prefetch) const override {
+    AccumulateDecoded(*this, stats, weights, heads, block, rows, acc);
+  }
+
+ private:
+  Status CheckRow(const float* row, std::int64_t row_index) const {
+    return CheckGgmlRow(row, dim(), row_index, "q4_0", kLargestCode);
+  }
+};
+
+Result<std::shared_ptr<const Codec>> Make(const SpecCall& call, int dim, Side side) {
+  KVS_RETURN_IF_ERROR(CheckNoOptions(call));
+  KVS_RETURN_IF_ERROR(CheckGgmlDim(call, dim, "int4"));
+  return std::shared_ptr<const Codec>(std::make_shared<Q4_0Codec>(dim, side));
+}
+
+}  // namespace
+
+extern const CodecEntry kQ4_0Codec = {
+    {"q4_0",
+     "ggml's 4-bit blocks of 32, bit for bit.",
+     "d = m / -8, m the largest element in magnitude of 32, with its sign; code = min(15, trunc(x "
+     "/ "
+     "d + 8.5)); d is then stored as f16; x' = (code - 8) * d (ggml quantize_row_q4_0_ref)",
+     "",
+     "each element is off by half a scale, by a whole one near -m, and by the rounding of the "
+     "scale",
+     {"4-bit codes 0..15 that stand for -8..7", "one scale per 32 elements",
+      "along the row: 32 neighbouring dimensions",
+      "the element of largest magnitude / -8, signed, stored as f16 half to even",
+      "x / d + 8.5 without its fraction, against the scale before its rounding"}},
+    OutlineName,
+    Make,
+    /*make_rotation=*/nullptr};
+
+}  // namespace kvsieve::quant
