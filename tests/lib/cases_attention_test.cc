@@ -310,20 +310,25 @@ TEST(Cases, U79_U81_SequencesOfABatchAreIndependent) {
         phase);
   };
   const auto pipeline = cache_test::MustParse("random(budget=50) | kv=int4 | tail=7");
-  std::vector<Cache> batch;
-  for (int s = 0; s < 5; ++s) {
-    batch.push_back(*Cache::Create(pipeline, {layer}, {}));
-    run(batch.back(), s, 60 + 10 * s, 0, Phase::kPrefill);
-  }
-  for (Cache& cache : batch) ASSERT_TRUE(cache.FinishPrefill().ok());
-  batch.erase(batch.begin() + 4);  // the longest leaves
-  for (int s = 0; s < 4; ++s) run(batch[s], s, 1, 60 + 10 * s, Phase::kDecode);
-  for (int s = 0; s < 4; ++s) {
-    Cache alone = *Cache::Create(pipeline, {layer}, {});
-    run(alone, s, 60 + 10 * s, 0, Phase::kPrefill);
-    ASSERT_TRUE(alone.FinishPrefill().ok());
-    run(alone, s, 1, 60 + 10 * s, Phase::kDecode);
-    EXPECT_EQ(StateOf(batch[s]), StateOf(alone));
+  const auto sequence = [&](int s) {
+    Cache cache = *Cache::Create(pipeline, {layer}, {});
+    run(cache, s, 60 + 10 * s, 0, Phase::kPrefill);
+    return cache;
+  };
+  for (const int size : {1, 2, 5}) {
+    std::vector<Cache> batch;
+    for (int s = 0; s < size; ++s) batch.push_back(sequence(s));
+    for (Cache& cache : batch) ASSERT_TRUE(cache.FinishPrefill().ok());
+    if (size > 1) batch.pop_back();  // the longest leaves
+    for (int s = 0; s < std::ssize(batch); ++s) {
+      run(batch[s], s, 1, 60 + 10 * s, Phase::kDecode);
+    }
+    for (int s = 0; s < std::ssize(batch); ++s) {
+      Cache alone = sequence(s);
+      ASSERT_TRUE(alone.FinishPrefill().ok());
+      run(alone, s, 1, 60 + 10 * s, Phase::kDecode);
+      EXPECT_EQ(StateOf(batch[s]), StateOf(alone));
+    }
   }
 }
 
