@@ -1,9 +1,9 @@
-// q8_0 and q4_0 against what ggml itself makes of the same rows (golden/ggml.json).
+// q8_0 and q4_0 against what ggml itself makes of the same rows (golden/ggml.txt).
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -45,13 +45,19 @@ struct GoldenRow {
 std::vector<GoldenRow> ReadGolden() {
   std::ifstream file(KVS_GGML_GOLDEN);
   std::vector<GoldenRow> golden;
-  const nlohmann::json document = nlohmann::json::parse(file);
-  for (const auto& entry : document.at("rows")) {
-    const Bytes values = FromHex(entry.at("row"));
-    GoldenRow row{entry.at("name"), {}, FromHex(entry.at("q8_0")), FromHex(entry.at("q4_0"))};
-    row.row.resize(values.size() / sizeof(float));
-    std::memcpy(row.row.data(), values.data(), values.size());
-    golden.push_back(std::move(row));
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with('#')) continue;
+    std::istringstream fields(line);
+    GoldenRow golden_row;
+    std::string row, q8_0, q4_0;
+    std::getline(fields, golden_row.name, '\t');
+    fields >> row >> q8_0 >> q4_0;
+    const Bytes values = FromHex(row);
+    golden_row.row.resize(values.size() / sizeof(float));
+    std::memcpy(golden_row.row.data(), values.data(), values.size());
+    golden_row.q8_0 = FromHex(q8_0);
+    golden_row.q4_0 = FromHex(q4_0);
+    golden.push_back(std::move(golden_row));
   }
   return golden;
 }

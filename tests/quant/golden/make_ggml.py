@@ -1,4 +1,5 @@
-"""Writes ggml.json: rows of floats and the blocks that ggml's reference quantizers make of them.
+"""Writes ggml.txt: rows of floats and the blocks that ggml's reference quantizers make of them.
+One row a line: name, f32 bytes, q8_0 bytes, q4_0 bytes, in hex, separated by tabs.
 
     make_ggml.py [--ggml llama_cpp_python-X.tar.gz] [--check]
 
@@ -14,7 +15,6 @@ alone is compared.
 import argparse
 import ctypes
 import datetime
-import json
 import os
 import pathlib
 import subprocess
@@ -26,7 +26,7 @@ from importlib import metadata
 import gguf
 import numpy as np
 
-FILE = pathlib.Path(__file__).parent / "ggml.json"
+FILE = pathlib.Path(__file__).parent / "ggml.txt"
 BLOCK = 32
 FORMATS = {"q8_0": 34, "q4_0": 18}  # bytes of a block
 QUANTS = {"q8_0": gguf.quants.Q8_0, "q4_0": gguf.quants.Q4_0}
@@ -91,13 +91,13 @@ def golden(ggml):
     rows = []
     for problem, values in problems():
         row = np.ascontiguousarray(values, dtype="<f4")
-        entry = {"name": problem, "row": row.tobytes().hex()}
+        fields = [problem, row.tobytes().hex()]
         for name in FORMATS:
             blocks = gguf_blocks(name, row)
             if ggml and ggml.blocks(name, row) != blocks:
                 raise SystemExit(f"gguf and ggml differ: {name}, {problem}")
-            entry[name] = blocks.hex()
-        rows.append(entry)
+            fields.append(blocks.hex())
+        rows.append("\t".join(fields))
     return rows
 
 
@@ -112,12 +112,12 @@ def main():
         ggml = Ggml(options.ggml, folder) if options.ggml else None
         rows = golden(ggml)
     if options.check:
-        same = json.loads(FILE.read_text())["rows"] == rows
+        same = [x for x in FILE.read_text().splitlines() if x[0] != "#"] == rows
         print("the same" if same else "differs")
         sys.exit(0 if same else 1)
-    text = {"how": "run", "day": datetime.date.today().isoformat(),
-            "gguf": metadata.version("gguf"), "ggml": ggml.version, "rows": rows}
-    FILE.write_text(json.dumps(text, indent=1) + "\n")
+    day = datetime.date.today().isoformat()
+    source = f"# run {day}: gguf {metadata.version('gguf')}, ggml of {ggml.version}"
+    FILE.write_text("\n".join([source, *rows]) + "\n")
 
 
 main()
