@@ -126,6 +126,7 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const IntQuery& query, float*
       words += group_units * Format::kQuadsPerUnit * kHeadTile * 2;
     }
   }
+  ahead.Finish(b);
 }
 
 template <class Dot, class Format>

@@ -210,6 +210,7 @@ HWY_NOINLINE void AccumulateHeads(const KernelBlock& b, const float* weights, fl
       ValueTile<Dot, Format, kHeads, 1>(v, d, std::min(end - d, kLanes), ahead);
     }
   }
+  ahead.Finish(b);
 }
 
 template <class Dot, class Format>
