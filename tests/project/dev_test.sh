@@ -26,6 +26,17 @@ for mistake in nonsense 'help nonsense' 'build nonsense' 'sanitize nonsense' 'se
   [ "$(printf '%s\n' "$lines" | wc -l)" = 1 ] || fail "$mistake: not one line: $lines"
 done
 
+# What is missing is said before anything is built.
+folder=$(mktemp -d)
+cp dev "$folder"
+code=0
+lines=$("$folder/dev" bench --peers 2>&1) || code=$?
+rm -r "$folder"
+case "$code $lines" in
+  '2 dev: bench --peers needs PyTorch: ./dev eval-setup'*) ;;
+  *) fail "bench --peers without .venv: exit $code: $lines" ;;
+esac
+
 # Works from another folder, and names no host: packages come from where the system gets them.
 (cd / && "$OLDPWD/dev" help >/dev/null) || fail 'does not run from another folder'
 ! grep -nE 'https?://|ftp://|mirror|proxy' dev .ci/run || fail 'names a host'
