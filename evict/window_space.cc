@@ -95,12 +95,14 @@ Result<WindowSpaces> WindowSpaces::Create(const WindowShape& shape, int workers)
   WindowSpaces spaces;
   const std::size_t floats = SpaceFloats(shape);
   for (int i = 0; i < workers; ++i) {
-    spaces.memory_.emplace_back(new (std::nothrow) float[floats]);
-    void* base = spaces.memory_.back().get();
+    // Owned before the vector may throw.
+    std::unique_ptr<float[]> memory(new (std::nothrow) float[floats]);
+    void* base = memory.get();
     if (base == nullptr) {
       return Status(ErrorCode::kOutOfMemory,
                     StrCat("no memory for ", floats * sizeof(float), " bytes of scoring scratch"));
     }
+    spaces.memory_.push_back(std::move(memory));
     std::size_t bytes = floats * sizeof(float);
     std::align(kAlignFloats * sizeof(float), bytes - kAlignFloats * sizeof(float), base, bytes);
     Carver carver(static_cast<float*>(base));

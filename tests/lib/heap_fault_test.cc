@@ -2,6 +2,7 @@
 // throw. Row memory that an Allocator refuses is in cache_fault_test.cc.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <new>
@@ -12,10 +13,13 @@
 
 namespace {
 
-// Requests until one is refused; below 0 none is. One thread.
-int fail_at = -1;
-bool refuse_once = true;  // or everything from there on
+enum class Refuse { kNothing, kOneRequest, kAllFromOneOn };
+
+// One thread.
+Refuse refuse = Refuse::kNothing;
+int fail_at = -1;  // requests until one is refused; below 0 none is
 int refusals = 0;
+std::int64_t live = 0;  // blocks not given back yet
 
 bool Refused() {
   if (fail_at < 0) return false;
@@ -23,7 +27,7 @@ bool Refused() {
     --fail_at;
     return false;
   }
-  if (refuse_once) fail_at = -1;
+  if (refuse == Refuse::kOneRequest) fail_at = -1;
   ++refusals;
   return true;
 }
@@ -34,10 +38,16 @@ bool Refused() {
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   void* memory = Refused() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
   if (memory == nullptr) throw std::bad_alloc();
+  ++live;
   return memory;
 }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  live -= memory != nullptr;
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  operator delete(memory);
+}
 
 namespace kvsieve::cache_test {
 namespace {
@@ -49,7 +59,7 @@ void ExpectEveryRefusalHarmless(Cache& cache, WithReserve reserve,
     ASSERT_LT(n, 3000);
     const std::string before = StateOf(cache, reserve);
     refusals = 0;
-    fail_at = n;
+    fail_at = refuse == Refuse::kNothing ? -1 : n;
     const Status status = call();
     fail_at = -1;
     if (status.ok()) {
@@ -103,10 +113,15 @@ void LiveThrough(const char* spec) {
 class HeapRefusals : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(HeapRefusals, U83_LeaveTheCacheAsItWas) {
-  for (const bool once : {true, false}) {
-    SCOPED_TRACE(once ? "one refusal" : "every request from one on");
-    refuse_once = once;
+  LiveThrough(GetParam());  // what is made once and kept is there afterwards
+  for (const Refuse mode : {Refuse::kOneRequest, Refuse::kAllFromOneOn}) {
+    SCOPED_TRACE(mode == Refuse::kOneRequest ? "one request" : "all from one on");
+    refuse = mode;
+    const std::int64_t before = live;
     LiveThrough(GetParam());
+    const std::int64_t after = live;
+    refuse = Refuse::kNothing;
+    EXPECT_EQ(after, before) << "blocks were not given back";
     if (HasFatalFailure()) return;
   }
 }
