@@ -41,6 +41,12 @@ bool Refused() {
   ++live;
   return memory;
 }
+// What std::stable_sort asks for and does without.
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  void* memory = std::malloc(bytes);
+  live += memory != nullptr;
+  return memory;
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   live -= memory != nullptr;
   std::free(memory);
@@ -131,7 +137,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values("none | kv=f16", "none | kv=int4 | exact_sinks=4 | tail=40",
                       "snapkv(budget=70,window=16) | k=center+turbo4, v=turbo3",
                       "random(budget=90) | kv=int8 | tail=30 | schedule=per_chunk",
-                      "recency(budget=90) | kv=int8 | tail=3 | schedule=every(4)"));
+                      "recency(budget=90) | kv=int8 | tail=3 | schedule=every(4)",
+                      "snapkv(budget=3x,window=16,split=adaptive) | kv=q8_0",
+                      "output_perturbation(budget=25%,window=16,scope=model) | v=q4_0",
+                      "mix(0.7*window_attention(window=16),0.3*key_norm,budget=70,split=pyramid)",
+                      "lag(budget=90,select=chunk:8) | kv=turbo5",
+                      "expected_attention(budget=90) | kv=int4",
+                      "key_diff(budget=90,select=block:4) | kv=int8"));
 
 }  // namespace
 }  // namespace kvsieve::cache_test
