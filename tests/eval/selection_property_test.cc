@@ -13,6 +13,7 @@
 #include "kvsieve/eval/thread_pool.h"
 #include "kvsieve/eval/trace.h"
 #include "kvsieve/str_cat.h"
+#include "tests/eval/prompt_life.h"
 
 namespace kvsieve::eval {
 namespace {
@@ -25,141 +26,33 @@ constexpr std::int64_t kSinks = 4;
 constexpr std::int64_t kRecent = 13;
 constexpr std::int64_t kEvery = 16;
 
-HeadsView Rows(const HeadsView& all, std::int64_t first, std::int64_t count) {
-  HeadsView view = all;
-  view.data = all.row(0, first);
-  view.rows = count;
-  return view;
-}
-
-// Rows kept, per layer and head.
-using Kept = std::vector<std::vector<TokenPos>>;
-// Looks at the cache after an eviction of all layers; `seen` are the positions appended so far.
-using Check = std::function<void(const Cache&, std::span<const TokenPos> seen)>;
-
 class SelectionProperty : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     auto trace = Trace::Open(KVS_DATA_DIR "/smollm2-135m-small.safetensors");
     ASSERT_TRUE(trace.ok()) << trace.message();
     trace_ = new Trace(*std::move(trace));
-    const auto prompt = trace_->positions().last(kRows);
-    positions_.assign(prompt.begin(), prompt.end());
-    positions_.insert(positions_.end(), trace_->eval_positions().begin(),
-                      trace_->eval_positions().end());
+    life_ = new PromptLife(*trace_, kRows, kLayers);
   }
   static void TearDownTestSuite() {
+    delete life_;
     delete trace_;
+    life_ = nullptr;
     trace_ = nullptr;
   }
 
-  static std::span<const TokenPos> Positions(std::int64_t first, std::int64_t count) {
-    return std::span(positions_)
-        .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-  }
-
-  static Kept KeptBy(const Cache& cache) {
-    Kept kept;
-    for (int i = 0; i < kLayers; ++i) {
-      for (int head = 0; head < cache.layer(i).kv_heads; ++head) {
-        kept.emplace_back(static_cast<std::size_t>(cache.rows(i, head)));
-        EXPECT_TRUE(cache.Gather(i, head, kept.back(), {}, {}).ok());
-      }
-    }
-    return kept;
-  }
-
-  // A life under the pipeline's schedule: the prompt in chunks, then all eval rows if it evicts
-  // during decode.
   static Result<Kept> Run(const std::shared_ptr<const Pipeline>& pipeline, std::int64_t chunk,
-                          Parallel* parallel, const Check& check = nullptr) {
-    std::vector<LayerSpec> layers = trace_->LayerSpecs();
-    layers.resize(kLayers);
-    CacheOptions options;
-    options.parallel = parallel;
-    KVS_ASSIGN_OR_RETURN(Cache cache, Cache::Create(pipeline, layers, options));
-    for (std::int64_t first = 0; first < kRows; first += chunk) {
-      KVS_RETURN_IF_ERROR(AppendChunk(cache, *pipeline, first, std::min(chunk, kRows - first)));
-      if (pipeline->schedule().kind != Schedule::Kind::kPerChunk) continue;
-      KVS_RETURN_IF_ERROR(EvictLayers(cache, *pipeline));
-      if (check) check(cache, Positions(0, std::min(first + chunk, kRows)));
-    }
-    KVS_RETURN_IF_ERROR(HandScoresIn(cache, *pipeline, [&] { return cache.FinishPrefill(); }));
-    if (check) check(cache, Positions(0, kRows));
-    if (pipeline->schedule().kind == Schedule::Kind::kEvery) {
-      KVS_RETURN_IF_ERROR(Decode(cache, *pipeline, check));
-    }
+                          Parallel* parallel, const PromptLife::Check& check = nullptr) {
+    KVS_ASSIGN_OR_RETURN(const Cache cache, life_->Run(pipeline, chunk, parallel, check));
     return KeptBy(cache);
   }
 
- private:
-  // The queries of a chunk: those recorded, or, where rows go after each chunk and each must have
-  // queries of its own, the recorded ones under other positions.
-  static Status AppendChunk(Cache& cache, const Pipeline& pipeline, std::int64_t first,
-                            std::int64_t count) {
-    const std::int64_t skipped = trace_->tokens() - kRows;
-    const std::int64_t window = trace_->window();
-    const bool relabel = pipeline.schedule().kind == Schedule::Kind::kPerChunk;
-    const std::int64_t end = first + count;
-    const std::int64_t queries =
-        relabel ? std::min(count, window)
-                : std::clamp(end - (kRows - window), std::int64_t{0}, std::min(count, window));
-    const std::int64_t first_query = window - queries - (relabel ? 0 : kRows - end);
-    for (int i = 0; i < kLayers; ++i) {
-      const TraceLayer& layer = trace_->layers()[static_cast<std::size_t>(i)];
-      KVS_RETURN_IF_ERROR(cache.Append(i, Phase::kPrefill, Rows(layer.keys, skipped + first, count),
-                                       Rows(layer.values, skipped + first, count),
-                                       Positions(first, count)));
-      KVS_RETURN_IF_ERROR(cache.Observe(i, Positions(end - queries, queries),
-                                        Rows(layer.window_queries, first_query, queries)));
-    }
-    return Status::Ok();
-  }
-
-  static Status Decode(Cache& cache, const Pipeline& pipeline, const Check& check) {
-    for (std::int64_t step = 0; step < trace_->n_eval(); ++step) {
-      const auto position = Positions(kRows + step, 1);
-      for (int i = 0; i < kLayers; ++i) {
-        const TraceLayer& layer = trace_->layers()[static_cast<std::size_t>(i)];
-        KVS_RETURN_IF_ERROR(cache.Append(i, Phase::kDecode, Rows(layer.eval_keys, step, 1),
-                                         Rows(layer.eval_values, step, 1), position));
-        KVS_RETURN_IF_ERROR(cache.Observe(i, position, Rows(layer.eval_queries, step, 1)));
-      }
-      KVS_RETURN_IF_ERROR(EvictLayers(cache, pipeline));
-      if (check && (step + 1) % kEvery == 0) check(cache, Positions(0, kRows + step + 1));
-    }
-    return Status::Ok();
-  }
-
-  static Status EvictLayers(Cache& cache, const Pipeline& pipeline) {
-    return HandScoresIn(cache, pipeline, [&]() -> Status {
-      for (int i = 0; i < kLayers; ++i) KVS_RETURN_IF_ERROR(cache.Evict(i));
-      return Status::Ok();
-    });
-  }
-
-  // Runs `evict` with a score for every row where the pipeline ranks by such.
-  template <class Evict>
-  static Status HandScoresIn(Cache& cache, const Pipeline& pipeline, Evict&& evict) {
-    if (!pipeline.evictor()->needs().external_scores) return evict();
-    std::vector<std::vector<float>> scores(kLayers);
-    const Kept rows = KeptBy(cache);
-    const std::size_t heads = rows.size() / kLayers;
-    for (std::size_t n = 0; n < rows.size(); ++n) {
-      for (const TokenPos position : rows[n]) {  // any order will do that no rule suggests
-        scores[n / heads].push_back(static_cast<float>((position * 7919 + n * 104729) % 1009));
-      }
-    }
-    for (int i = 0; i < kLayers; ++i) KVS_RETURN_IF_ERROR(cache.SetExternalScores(i, scores[i]));
-    return evict();
-  }
-
   static Trace* trace_;
-  static std::vector<TokenPos> positions_;  // of the prompt rows used, then of decode
+  static PromptLife* life_;
 };
 
 Trace* SelectionProperty::trace_ = nullptr;
-std::vector<TokenPos> SelectionProperty::positions_;
+PromptLife* SelectionProperty::life_ = nullptr;
 
 struct Rules {
   std::int64_t newest = 0;
@@ -259,7 +152,7 @@ TEST_F(SelectionProperty, EveryCombinationKeepsItsRules) {
     ++legal;
     const auto pipeline = std::make_shared<const Pipeline>(*std::move(parsed));
     const Rules rules = RulesOf(one, *pipeline->evictor());
-    const Check check = [&](const Cache& cache, std::span<const TokenPos> seen) {
+    const PromptLife::Check check = [&](const Cache& cache, std::span<const TokenPos> seen) {
       ExpectLegal(rules, KeptBy(cache), seen);
     };
     const bool per_chunk = one.schedule == "per_chunk";
@@ -294,7 +187,7 @@ TEST_F(SelectionProperty, LargerUniformBudgetsKeepMore) {
       const std::string spec = StrCat(info.name, "(budget=", budget, ")");
       SCOPED_TRACE(spec);
       Result<Pipeline> parsed = Pipeline::Parse(spec);
-      if (!parsed.ok() || parsed->evictor()->needs().external_scores) break;
+      if (!parsed.ok()) break;
       const auto pipeline = std::make_shared<const Pipeline>(*std::move(parsed));
       const auto kept = Run(pipeline, kRows, nullptr);
       ASSERT_TRUE(kept.ok()) << kept.message();
