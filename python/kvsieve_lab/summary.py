@@ -2,9 +2,9 @@
 
 import math
 from collections import defaultdict
-from statistics import fmean
+from statistics import fmean, median
 
-from .choice import leave_one_out
+from .choice import leave_one_out, regrets
 
 SCHEMA = "kvsieve.evaluate/1"
 
@@ -27,6 +27,7 @@ def _text_row(spec: str, by_name: dict[str, dict]) -> dict:
         "rows_kept": _mean(results, "rows_kept"),
         "kld": {name: result["kld_mean"] for name, result in by_name.items()},
         "kld_mean": _mean(results, "kld_mean"),
+        "kld_median": median(result["kld_mean"] for result in results),
         "kld_worst": max(result["kld_mean"] for result in results),
         "kld_p99": _mean(results, "kld_p99"),
         "ppl_full": {name: math.exp(result["nll_full"]) for name, result in by_name.items()},
@@ -64,8 +65,13 @@ def _full_needle(group: str, trials: list[tuple[dict, dict]]) -> dict:
 
 
 def _table(kind: str, n_prompt: int, rows: list[dict]) -> dict:
-    choice = leave_one_out(rows)
-    return {"kind": kind, "n_prompt": n_prompt, "rows": rows, "leave_one_out": choice}
+    return {
+        "kind": kind,
+        "n_prompt": n_prompt,
+        "rows": rows,
+        "leave_one_out": leave_one_out(rows),
+        "regrets": regrets(rows),
+    }
 
 
 def summarize(measured: list[tuple[dict, dict]], specs: list[str], about: dict) -> dict:
@@ -107,13 +113,14 @@ def _text_lines(table: dict) -> list[str]:
     names = list(table["rows"][0]["kld"])
     full = ", ".join(f"{n} {table['rows'][0]['ppl_full'][n]:.2f}" for n in names)
     head = ["pipeline", "ratio", "payload ratio", "rows", *(f"KLD {name}" for name in names)]
-    head += ["KLD mean", "KLD worst", "KLD p99", "ppl change %", "top-1 %"]
+    head += ["KLD mean", "KLD median", "KLD worst", "KLD p99", "ppl change %", "top-1 %"]
     rows = [
         [
             _cell(row["spec"]), f"{row['ratio']:.2f}", f"{row['payload_ratio']:.2f}",
             f"{row['rows_kept']:.0f}",
             *(f"{row['kld'][name]:.5f}" if name in row["kld"] else "" for name in names),
-            f"{row['kld_mean']:.5f}", f"{row['kld_worst']:.5f}", f"{row['kld_p99']:.4f}",
+            *(f"{row[f'kld_{name}']:.5f}" for name in ("mean", "median", "worst")),
+            f"{row['kld_p99']:.4f}",
             f"{row['ppl_change_percent']:+.2f}", f"{row['top1_percent']:.1f}",
         ]
         for row in table["rows"]
@@ -128,16 +135,25 @@ def _text_lines(table: dict) -> list[str]:
     ]
 
 
-def _choice_lines(choice: list[dict]) -> list[str]:
+def _choice_lines(table: dict) -> list[str]:
     head = ["left out", "chosen on the others", "KLD there", "best there", "KLD", "regret"]
     rows = [
         [
             one["text"], _cell(one["chosen"]), f"{one['kld']:.5f}",
             _cell(one["best"]), f"{one['kld_best']:.5f}", f"{one['regret']:.2f}",
         ]
-        for one in choice
+        for one in table["leave_one_out"]
     ]  # fmt: skip
-    return ["Leave one text out:", "", *_lines(head, rows)]
+    regret = [
+        [_cell(one["spec"]), f"{one['mean']:.2f}", f"{one['worst']:.2f}"]
+        for one in table["regrets"]
+    ]
+    return [
+        "Leave one text out:",
+        "",
+        *_lines(head, rows),
+        *_lines(["pipeline", "regret, geometric mean", "worst"], regret),
+    ]
 
 
 def _needle_lines(needles: list[dict]) -> list[str]:
@@ -160,7 +176,7 @@ def markdown(summary: dict, choice: bool = False) -> str:
     for table in summary["texts"]:
         lines += _text_lines(table)
         if choice and table["leave_one_out"]:
-            lines += _choice_lines(table["leave_one_out"])
+            lines += _choice_lines(table)
     if summary["needles"]:
         lines += _needle_lines(summary["needles"])
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvsieve_lab.choice import leave_one_out
+from kvsieve_lab.choice import leave_one_out, regrets
 
 
 def rows(**klds):
@@ -32,3 +32,13 @@ def test_only_pipelines_measured_on_every_text_take_part():
 def test_one_text_leaves_nothing_to_choose_on():
     assert leave_one_out([{"spec": "a", "kld": {"x": 0.1}}]) == []
     assert leave_one_out([]) == []
+
+
+def test_regrets_weigh_every_text_alike():
+    # x is a hundred times as hard as y and z; b is half as good there, and twice as good on both.
+    found = regrets(rows(a=[1, 0.02, 0.02], b=[2, 0.01, 0.01], c=[9, 9]))
+    assert [one["spec"] for one in found] == ["a", "b"]
+    assert [one["mean"] for one in found] == pytest.approx([4 ** (1 / 3), 2 ** (1 / 3)])
+    assert [one["worst"] for one in found] == pytest.approx([2, 2])
+    assert regrets(rows(a=[0.0, 0.0], b=[0.0, 0.1]))[0]["mean"] == 1
+    assert regrets([]) == []

@@ -1,6 +1,7 @@
 """The harness end to end on a random model: identity, ratios, resumption, tables."""
 
 import json
+import subprocess
 
 import pytest
 import torch
@@ -133,6 +134,7 @@ def test_tables_hold_every_pipeline_and_the_full_cache(loaded, kvsieve, tmp_path
     assert [table["kind"] for table in figures["texts"]] == ["text", "copy"]
     row = figures["texts"][0]["rows"][1]
     assert row["kld_mean"] == pytest.approx((row["kld"]["a"] + row["kld"]["b"]) / 2)
+    assert row["kld_median"] == pytest.approx(row["kld_mean"])  # of two texts
     assert row["kld_worst"] == max(row["kld"].values())
     assert row["rows_kept"] == 3 * 2 * 50
     assert [len(table["leave_one_out"]) for table in figures["texts"]] == [2, 0]
@@ -152,6 +154,16 @@ def test_pipelines_can_stand_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["evaluate.py"])
     with pytest.raises(SystemExit):
         evaluate.arguments()
+
+
+def test_the_lists_that_ship_hold_specs(kvsieve):
+    import evaluate
+
+    lists = sorted((evaluate.ROOT / "python/specs").glob("*.txt"))
+    assert lists
+    for spec in [spec for path in lists for spec in evaluate.listed_specs(path)]:
+        done = subprocess.run([kvsieve, "explain", spec], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_presses_keep_the_share_that_was_asked_for(llama, tokens):
