@@ -118,11 +118,7 @@ class Peer {
   LayerDecision decision_;
 };
 
-}  // namespace
-}  // namespace kvsieve
-
-int main(int argc, char** argv) {
-  using namespace kvsieve;
+void Serve(int argc, char** argv) {
   if (argc != 5) Fail("usage: score_peer FILE f16|bf16 ROWS SPEC");
   const std::string_view type = argv[2];
   if (type != "f16" && type != "bf16") Fail("the type is f16 or bf16");
@@ -142,3 +138,8 @@ int main(int argc, char** argv) {
     }
   }
 }
+
+}  // namespace
+}  // namespace kvsieve
+
+int main(int argc, char** argv) { kvsieve::Serve(argc, argv); }
