@@ -155,7 +155,8 @@ class Arena {
       b.zeros = reinterpret_cast<const std::uint16_t*>(data + layout_.zeros_at(kBlockRows));
     }
     if (format_ == Format::kTurbo4) b.codebook = &kCodebook;
-    b.scale_type = format_ == Format::kTurbo4 ? ScaleType::kF16 : ScaleType::kBF16;
+    const bool f16 = format_ == Format::kTurbo4 || format_ == Format::kF16;
+    b.half_type = f16 ? HalfType::kF16 : HalfType::kBF16;
     b.ahead = At(head, side, std::min(index + 1, kBlocks - 1));
     return b;
   }
@@ -164,12 +165,12 @@ class Arena {
     const KernelBlock b = Block(head, side, index);
     if (format_ == Format::kF16) {
       std::uint16_t bits;
-      std::memcpy(&bits, b.codes + F16At(side, kDim, row, d).byte, 2);
+      std::memcpy(&bits, b.codes + HalfAt(side, kDim, row, d).byte, 2);
       return ToFloat(F16{bits});
     }
     const int at = d / b.group * kBlockRows + row;
     const double scale =
-        b.scale_type == ScaleType::kF16 ? ToFloat(F16{b.scales[at]}) : ToFloat(BF16{b.scales[at]});
+        b.half_type == HalfType::kF16 ? ToFloat(F16{b.scales[at]}) : ToFloat(BF16{b.scales[at]});
     if (format_ == Format::kInt8) {
       return scale * static_cast<std::int8_t>(b.codes[Int8At(side, kDim, row, d).byte]);
     }
@@ -216,12 +217,12 @@ class Arena {
 };
 
 void Score(Format format, const KernelBlock& b, const void* prepared, float* logits) {
-  if (format == Format::kF16) return ScoreF16(b, prepared, kHeads, logits);
+  if (format == Format::kF16) return ScoreHalf(b, prepared, kHeads, logits);
   if (format == Format::kInt8) return ScoreInt8(b, prepared, kHeads, logits);
   ScoreNibble(b, prepared, kHeads, logits);
 }
 void Accumulate(Format format, const KernelBlock& b, const float* weights, float* acc) {
-  if (format == Format::kF16) return AccumulateF16(b, weights, kHeads, acc);
+  if (format == Format::kF16) return AccumulateHalf(b, weights, kHeads, acc);
   if (format == Format::kInt8) return AccumulateInt8(b, weights, kHeads, acc);
   AccumulateNibble(b, weights, kHeads, acc);
 }
@@ -231,7 +232,7 @@ void AttendHead(const Arena& arena, int head, const float* q, float* out) {
   alignas(64) std::uint8_t prepared[8192];
   const int group = arena.Block(head, Side::kKey, 0).group;
   if (arena.format() == Format::kF16) {
-    PrepareF16Queries(q, kHeads, kDim, prepared);
+    PrepareHalfQueries(q, kHeads, kDim, prepared);
   } else {
     PrepareIntQueries(q, kHeads, kDim, group, prepared);
   }

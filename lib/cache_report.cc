@@ -36,6 +36,14 @@ Status CheckHead(std::span<const LayerState> layers, int layer_index, int head) 
   return Status::Invalid(StrCat("head ", head, " is outside [0, ", kv_heads, ")"));
 }
 
+std::int64_t Saturated(const LayerState& layer) {
+  std::int64_t saturated = 0;
+  for (const HeadStore& store : layer.heads) {
+    for (const Tier& tier : store.tiers) saturated += tier.saturated();
+  }
+  return saturated;
+}
+
 }  // namespace
 
 LayerReport Cache::ReportLayer(int layer_index) const {
@@ -45,6 +53,10 @@ LayerReport Cache::ReportLayer(int layer_index) const {
   report.note = layer.note;
   if (layer.zeroed > 0) {
     report.note += StrCat(report.note.empty() ? "" : "; ", layer.zeroed, " NaN or Inf set to 0");
+  }
+  if (const std::int64_t saturated = Saturated(layer); saturated > 0) {
+    report.note += StrCat(report.note.empty() ? "" : "; ", saturated,
+                          " values beyond their codec's range stored as its end");
   }
   const std::string store = StoreText(layer.stores.front());
   const Evictor* evictor = impl_->pipeline->evictor();

@@ -121,6 +121,7 @@ void Tier::Fill(const RowSource& keys, const RowSource& values, std::span<const 
           chain(side).Encode(stats(side), scratch, count, side_of(target, side), slot);
       KVS_DCHECK(status.ok());
       static_cast<void>(status);
+      saturated_ += chain(side).codec().CountSaturated(scratch, count);
     }
     for (int i = 0; i < count; ++i) positions_.Append(positions[done + i]);
     rows_ += count;
@@ -134,12 +135,19 @@ Status Tier::EncodeAhead(std::int64_t ahead, float* key, float* value) {
   const int slot = static_cast<int>(row % kBlockRows);
   KVS_RETURN_IF_ERROR(
       store_->key->Encode(stats(Side::kKey), key, 1, side_of(target, Side::kKey), slot));
-  return store_->value->Encode(stats(Side::kValue), value, 1, side_of(target, Side::kValue), slot);
+  KVS_RETURN_IF_ERROR(
+      store_->value->Encode(stats(Side::kValue), value, 1, side_of(target, Side::kValue), slot));
+  if (ahead == 0) saturated_ahead_ = 0;
+  saturated_ahead_ += store_->key->codec().CountSaturated(key, 1);
+  saturated_ahead_ += store_->value->codec().CountSaturated(value, 1);
+  return Status::Ok();
 }
 
 void Tier::ShowNext(TokenPos position) {
   positions_.Append(position);
   ++rows_;
+  saturated_ += saturated_ahead_;
+  saturated_ahead_ = 0;
 }
 
 TokenPos Tier::DropBefore(TokenPos position) {
@@ -171,6 +179,7 @@ void Tier::Trim(PositionList::Cut cut) {
 Result<Tier> Tier::Clone(Allocator& allocator, const LayerStore& store) const {
   Tier copy(store);
   copy.rows_ = rows_;
+  copy.saturated_ = saturated_;
   KVS_ASSIGN_OR_RETURN(copy.stats_, stats_.Clone(allocator));
   KVS_ASSIGN_OR_RETURN(copy.positions_, positions_.Clone(allocator));
   for (const Block& block : blocks_) {

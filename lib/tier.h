@@ -30,6 +30,8 @@ class Tier {
   std::int64_t rows() const { return rows_; }
   const PositionList& positions() const { return positions_; }
   const float* stats(Side side) const;
+  // Elements that codecs replaced by the end of their range, in all rows ever stored.
+  std::int64_t saturated() const { return saturated_; }
 
   // -- filling ----------------------------------------------------------------------------------
   // 1. Takes the memory of the statistics. Once, before all else.
@@ -97,6 +99,8 @@ class Tier {
   std::vector<Block> blocks_;
   std::int64_t rows_ = 0;
   PositionList positions_;
+  std::int64_t saturated_ = 0;
+  std::int64_t saturated_ahead_ = 0;  // in rows that are not visible yet
 };
 
 struct Tier::Kept {

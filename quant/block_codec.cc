@@ -19,10 +19,10 @@ std::string_view KernelPathName(KernelPath path) {
 namespace quant {
 
 void BlockCodec::MoveRow(ConstBlockRef from, int from_row, BlockRef to, int to_row) const {
-  if (layout_.codes == CodeLayout::kF16) {
+  if (layout_.codes == CodeLayout::kHalf) {
     std::uint16_t codes[kMaxDim];
-    LoadF16Codes(layout_, from, from_row, codes);
-    StoreF16Codes(layout_, to, to_row, codes);
+    LoadHalves(layout_, from, from_row, codes);
+    StoreHalves(layout_, to, to_row, codes);
     return;
   }
   CodeRow row;

@@ -147,7 +147,7 @@ void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block, Cod
       return StoreBitPlanes(
           layout, block.data + static_cast<std::size_t>(row_in_block) * layout.padded_row_bytes(),
           row.codes);
-    case CodeLayout::kF16:
+    case CodeLayout::kHalf:
       break;
   }
   KVS_DCHECK(false);
@@ -163,17 +163,17 @@ void LoadCodes(const BlockLayout& layout, ConstBlockRef block, int row_in_block,
       return LoadBitPlanes(
           layout, block.data + static_cast<std::size_t>(row_in_block) * layout.padded_row_bytes(),
           row.codes);
-    case CodeLayout::kF16:
+    case CodeLayout::kHalf:
       break;
   }
   KVS_DCHECK(false);
 }
 
 // Layout fields go to locals: byte stores may alias them.
-void StoreF16Codes(const BlockLayout& layout, BlockRef block, int row_in_block,
-                   const std::uint16_t* codes) {
+void StoreHalves(const BlockLayout& layout, BlockRef block, int row_in_block,
+                 const std::uint16_t* codes) {
   const int dim = layout.dim;
-  std::uint8_t* to = block.data + F16At(layout.side, dim, row_in_block, 0).byte;
+  std::uint8_t* to = block.data + HalfAt(layout.side, dim, row_in_block, 0).byte;
   if (layout.side == Side::kValue) {
     std::memcpy(to, codes, static_cast<std::size_t>(dim) * 2);
     return;
@@ -181,10 +181,10 @@ void StoreF16Codes(const BlockLayout& layout, BlockRef block, int row_in_block,
   for (int d = 0; d < dim; ++d) std::memcpy(to + d * kPanelRows * 2, codes + d, 2);
 }
 
-void LoadF16Codes(const BlockLayout& layout, ConstBlockRef block, int row_in_block,
-                  std::uint16_t* codes) {
+void LoadHalves(const BlockLayout& layout, ConstBlockRef block, int row_in_block,
+                std::uint16_t* codes) {
   const int dim = layout.dim;
-  const std::uint8_t* from = block.data + F16At(layout.side, dim, row_in_block, 0).byte;
+  const std::uint8_t* from = block.data + HalfAt(layout.side, dim, row_in_block, 0).byte;
   if (layout.side == Side::kValue) {
     std::memcpy(codes, from, static_cast<std::size_t>(dim) * 2);
     return;

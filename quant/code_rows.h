@@ -36,11 +36,11 @@ inline const std::uint16_t* ZeroPlane(const BlockLayout& layout, ConstBlockRef b
 void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block, CodeRow& row);
 void LoadCodes(const BlockLayout& layout, ConstBlockRef block, int row_in_block, CodeRow& row);
 
-// 16-bit codes (kF16), [dim].
-void StoreF16Codes(const BlockLayout& layout, BlockRef block, int row_in_block,
-                   const std::uint16_t* codes);
-void LoadF16Codes(const BlockLayout& layout, ConstBlockRef block, int row_in_block,
-                  std::uint16_t* codes);
+// 16-bit codes (kHalf), [dim].
+void StoreHalves(const BlockLayout& layout, BlockRef block, int row_in_block,
+                 const std::uint16_t* codes);
+void LoadHalves(const BlockLayout& layout, ConstBlockRef block, int row_in_block,
+                std::uint16_t* codes);
 
 }  // namespace kvsieve::quant
 

@@ -22,14 +22,16 @@ struct Codebook {
   float level_scale;
 };
 
-enum class ScaleType : std::uint8_t { kBF16, kF16 };
+// What two bytes hold.
+enum class HalfType : std::uint8_t { kBF16, kF16 };
 
 // One block of one side, as a kernel sees it.
 struct KernelBlock {
   const std::uint8_t* codes = nullptr;
-  const std::uint16_t* scales = nullptr;  // >= 0, [dim / group, capacity_rows]; null for f16
-  const std::uint16_t* zeros = nullptr;   // f16, same shape; null when symmetric
-  ScaleType scale_type = ScaleType::kBF16;
+  const std::uint16_t* scales =
+      nullptr;  // >= 0, [dim / group, capacity_rows]; null: codes are f16 or bf16
+  const std::uint16_t* zeros = nullptr;  // f16, same shape; null when symmetric
+  HalfType half_type = HalfType::kBF16;  // of the scales; of the codes where there are none
   int capacity_rows = 0;
   int rows = 0;
   int dim = 0;
@@ -41,18 +43,18 @@ struct KernelBlock {
 };
 
 // 1..kHeadTile queries. Bytes are a multiple of 64.
-std::size_t F16QueryBytes(int dim);
+std::size_t HalfQueryBytes(int dim);
 std::size_t IntQueryBytes(int dim, int group);
-void PrepareF16Queries(const float* q, int heads, int dim, void* prepared);
+void PrepareHalfQueries(const float* q, int heads, int dim, void* prepared);
 void PrepareIntQueries(const float* q, int heads, int dim, int group, void* prepared);
 
 // logits [heads, kBlockRows], as Codec::Score.
-void ScoreF16(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void ScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void ScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void ScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits);
 
 // weights [heads, kBlockRows], acc [heads, AccumulatorStride(dim)], as Codec::Accumulate.
-void AccumulateF16(const KernelBlock& block, const float* weights, int heads, float* acc);
+void AccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc);
 void AccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void AccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc);
 

@@ -63,9 +63,9 @@ struct Ahead {
 };
 
 // kLanes scales or zero points.
-HWY_INLINE VF LoadScales(ScaleType type, const std::uint16_t* from) {
+HWY_INLINE VF LoadScales(HalfType type, const std::uint16_t* from) {
   const DF df;
-  if (type == ScaleType::kF16) {
+  if (type == HalfType::kF16) {
     const hn::Rebind<hwy::float16_t, DF> dh;
     return hn::PromoteTo(df, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
   }

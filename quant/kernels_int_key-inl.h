@@ -30,10 +30,10 @@ struct KeyFlush {
   HWY_INLINE void Rows(int row, VI a, VI b, VI c, VI d) const {
     const DF df;
     const std::size_t at = static_cast<std::size_t>(group_index * block.capacity_rows + row);
-    VF scale = LoadScales(block.scale_type, block.scales + at);
+    VF scale = LoadScales(block.half_type, block.scales + at);
     if (block.codebook != nullptr) scale = hn::Mul(scale, hn::Set(df, block.codebook->level_scale));
     const VF zero =
-        block.zeros == nullptr ? hn::Zero(df) : LoadScales(ScaleType::kF16, block.zeros + at);
+        block.zeros == nullptr ? hn::Zero(df) : LoadScales(HalfType::kF16, block.zeros + at);
     Head(0, row, a, scale, zero);
     if constexpr (kHeads > 1) Head(1, row, b, scale, zero);
     if constexpr (kHeads > 2) Head(2, row, c, scale, zero);

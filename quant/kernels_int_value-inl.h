@@ -89,7 +89,7 @@ HWY_INLINE void PrepareGroup(const KernelBlock& b, const float* weights, int g, 
   most.a = most.b = most.c = most.d = hn::Zero(df);
   zeros.a = zeros.b = zeros.c = zeros.d = hn::Zero(df);
   for (int r = 0; r < PanelRows(b); r += kLanes) {
-    const VF scale = hn::Mul(LoadScales(b.scale_type, b.scales + plane + r), level_scale);
+    const VF scale = hn::Mul(LoadScales(b.half_type, b.scales + plane + r), level_scale);
     hn::Store(scale, df, scales + r);
     const HeadVectors w = LoadWeights<kHeads>(weights + r);
     most.a = hn::Max(most.a, hn::Mul(w.a, scale));
@@ -97,7 +97,7 @@ HWY_INLINE void PrepareGroup(const KernelBlock& b, const float* weights, int g, 
     if constexpr (kHeads > 2) most.c = hn::Max(most.c, hn::Mul(w.c, scale));
     if constexpr (kHeads > 3) most.d = hn::Max(most.d, hn::Mul(w.d, scale));
     if (b.zeros == nullptr) continue;
-    const VF zero = LoadScales(ScaleType::kF16, b.zeros + plane + r);
+    const VF zero = LoadScales(HalfType::kF16, b.zeros + plane + r);
     zeros.a = hn::MulAdd(w.a, zero, zeros.a);
     if constexpr (kHeads > 1) zeros.b = hn::MulAdd(w.b, zero, zeros.b);
     if constexpr (kHeads > 2) zeros.c = hn::MulAdd(w.c, zero, zeros.c);

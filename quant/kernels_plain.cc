@@ -10,9 +10,12 @@
 namespace kvsieve::quant {
 namespace {
 
+float HalfToFloat(HalfType type, std::uint16_t bits) {
+  return type == HalfType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
+}
+
 float ScaleOf(const KernelBlock& b, int group_index, int row) {
-  const std::uint16_t bits = b.scales[group_index * b.capacity_rows + row];
-  const float scale = b.scale_type == ScaleType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
+  const float scale = HalfToFloat(b.half_type, b.scales[group_index * b.capacity_rows + row]);
   return b.codebook == nullptr ? scale : scale * b.codebook->level_scale;
 }
 
@@ -78,13 +81,14 @@ void Accumulate(const KernelBlock& b, const float* weights, int heads, float* ac
 
 }  // namespace
 
-void PlainScoreF16(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+void PlainScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits) {
   const auto* q = static_cast<const float*>(prepared);
-  const auto* keys = reinterpret_cast<const F16*>(block.codes);
+  const auto* keys = reinterpret_cast<const std::uint16_t*>(block.codes);
   for (int h = 0; h < heads; ++h) std::fill_n(logits + h * kBlockRows, block.rows, 0.0F);
   for (int row = 0; row < block.rows; ++row) {
     for (int d = 0; d < block.dim; ++d) {
-      const float key = ToFloat(keys[F16At(Side::kKey, block.dim, row, d).byte / 2]);
+      const std::uint16_t bits = keys[HalfAt(Side::kKey, block.dim, row, d).byte / 2];
+      const float key = HalfToFloat(block.half_type, bits);
       for (int h = 0; h < heads; ++h) logits[h * kBlockRows + row] += key * q[d * kHeadTile + h];
     }
   }
@@ -98,12 +102,13 @@ void PlainScoreNibble(const KernelBlock& block, const void* prepared, int heads,
   Score<NibbleCodes>(block, prepared, heads, logits);
 }
 
-void PlainAccumulateF16(const KernelBlock& block, const float* weights, int heads, float* acc) {
-  const auto* values = reinterpret_cast<const F16*>(block.codes);
+void PlainAccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  const auto* values = reinterpret_cast<const std::uint16_t*>(block.codes);
   const int stride = AccumulatorStride(block.dim);
   for (int row = 0; row < block.rows; ++row) {
     for (int d = 0; d < block.dim; ++d) {
-      const float value = ToFloat(values[static_cast<std::ptrdiff_t>(row) * block.dim + d]);
+      const std::uint16_t bits = values[static_cast<std::ptrdiff_t>(row) * block.dim + d];
+      const float value = HalfToFloat(block.half_type, bits);
       for (int h = 0; h < heads; ++h) acc[h * stride + d] += weights[h * kBlockRows + row] * value;
     }
   }

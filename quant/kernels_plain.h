@@ -7,11 +7,11 @@
 
 namespace kvsieve::quant {
 
-void PlainScoreF16(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void PlainScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void PlainScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void PlainScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits);
 
-void PlainAccumulateF16(const KernelBlock& block, const float* weights, int heads, float* acc);
+void PlainAccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc);
 void PlainAccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void PlainAccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc);
 

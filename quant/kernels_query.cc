@@ -38,7 +38,7 @@ void StoreRounded(QueryForm form, std::int32_t value, std::size_t slot, std::uin
 
 }  // namespace
 
-std::size_t F16QueryBytes(int dim) {
+std::size_t HalfQueryBytes(int dim) {
   return RoundUp(static_cast<std::size_t>(dim) * kHeadTile * sizeof(float), 64);
 }
 
@@ -46,7 +46,7 @@ std::size_t IntQueryBytes(int dim, int group) {
   return RoundUp(sizeof(IntQueryHead) + GroupSumBytes(dim, group) + QuadBytes(dim), 64);
 }
 
-void PrepareF16Queries(const float* q, int heads, int dim, void* prepared) {
+void PrepareHalfQueries(const float* q, int heads, int dim, void* prepared) {
   auto* out = static_cast<float*>(prepared);
   for (int d = 0; d < dim; ++d) {
     for (int h = 0; h < kHeadTile; ++h) out[d * kHeadTile + h] = h < heads ? q[h * dim + d] : 0.0F;

@@ -1,6 +1,6 @@
-// Prepared queries, shared by the kernels: what PrepareF16Queries and PrepareIntQueries write.
+// Prepared queries, shared by the kernels: what PrepareHalfQueries and PrepareIntQueries write.
 //
-//   f16      [dim][4 heads]                          f32
+//   half     [dim][4 heads]                          f32
 //   integer  IntQueryHead | [groups][4 heads] i32    sums of the rounded query, a multiple of 64
 //            | [quads of dims][4 heads][2] i32       bytes; then the rounded query
 //

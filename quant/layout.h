@@ -5,11 +5,11 @@
 // them: first the codes, then the scale plane, then the zero-point plane, rounded up to 64 bytes.
 //
 //   panels, keys: lane = row, so that scores need no sum across lanes
-//     f16     [panel][dim][16 rows]             f16
+//     half    [panel][dim][16 rows]             f16 or bf16
 //     int8    [panel][dim / 4][16 rows][4 dims] i8
 //     nibble  [panel][dim / 8][16 rows][4]      byte j: low = dim 8o + j, high = dim 8o + 4 + j
 //   interleaved, values: lane = dim, rows side by side, so that weights are broadcast
-//     f16     [row][dim]                        f16
+//     half    [row][dim]                        f16 or bf16
 //     int8    [row / 4][dim][4 rows]            i8
 //     nibble  [row / 8][dim][4]                 byte j: low = row 8o + j, high = row 8o + 4 + j
 //   bit planes, both sides (1, 2, 3 and 5 bits)
@@ -33,10 +33,10 @@ constexpr std::size_t RoundUp(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-enum class CodeLayout : std::uint8_t { kF16, kInt8, kNibble, kBitPlanes };
+enum class CodeLayout : std::uint8_t { kHalf, kInt8, kNibble, kBitPlanes };
 
 struct BlockLayout {
-  CodeLayout codes = CodeLayout::kF16;
+  CodeLayout codes = CodeLayout::kHalf;
   Side side = Side::kKey;
   int dim = 0;
   int bits = 16;       // per code
@@ -90,7 +90,7 @@ struct CodeAt {
   std::size_t byte;
   int shift;
 };
-constexpr CodeAt F16At(Side side, int dim_count, int row, int d) {
+constexpr CodeAt HalfAt(Side side, int dim_count, int row, int d) {
   const auto r = static_cast<std::size_t>(row);
   const auto n = static_cast<std::size_t>(dim_count);
   if (side == Side::kValue) return {(r * n + d) * 2, 0};

@@ -86,7 +86,7 @@ class Q4_0Codec final : public BlockCodec {
   void Score(const float*, const void* prepared, int heads, ConstBlockRef block, int rows,
              float* logits, Prefetch ahead) const override {
     KernelBlock view = MakeKernelBlock(block, rows, ahead);
-    view.scale_type = ScaleType::kF16;
+    view.half_type = HalfType::kF16;
     view.codebook = &kLevels;
     ScoreNibble(view, prepared, heads, logits);
   }

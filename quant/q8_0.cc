@@ -77,7 +77,7 @@ class Q8_0Codec final : public BlockCodec {
   }
   KernelBlock View(ConstBlockRef block, int rows, Prefetch ahead) const {
     KernelBlock view = MakeKernelBlock(block, rows, ahead);
-    view.scale_type = ScaleType::kF16;
+    view.half_type = HalfType::kF16;
     return view;
   }
 };

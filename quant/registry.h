@@ -35,6 +35,8 @@ Status CheckNoOptions(const SpecCall& call);
 Result<std::string> OutlineName(const SpecCall& call);
 
 extern const CodecEntry kF16Codec;
+extern const CodecEntry kBF16Codec;
+extern const CodecEntry kFp8Codec;
 extern const CodecEntry kInt8Codec;
 extern const CodecEntry kInt4Codec;
 extern const CodecEntry kTurboCodec;

@@ -191,7 +191,7 @@ class TurboCodec final : public BlockCodec {
 
   KernelBlock View(const float* stats, ConstBlockRef block, int rows, Prefetch ahead) const {
     KernelBlock view = MakeKernelBlock(block, rows, ahead);
-    view.scale_type = wide_scales(stats) ? ScaleType::kBF16 : ScaleType::kF16;
+    view.half_type = wide_scales(stats) ? HalfType::kBF16 : HalfType::kF16;
     view.codebook = &levels_;
     return view;
   }

@@ -90,6 +90,8 @@ class Codec {
   // (nothing written) when a row cannot be represented under `stats`.
   virtual Status Encode(const float* stats, const float* rows, int count, BlockRef block,
                         int first_row) const = 0;
+  // How many elements of `rows` Encode does not refuse but replaces by the end of its range.
+  virtual std::int64_t CountSaturated(const float* /*rows*/, int /*count*/) const { return 0; }
   virtual void Decode(const float* stats, ConstBlockRef block, int first_row, int count,
                       float* rows) const = 0;
   // Copies codes and scales of one row bit by bit.
@@ -149,7 +151,7 @@ class Chain {
   }
 
   Status Learn(const RowSource& rows, float* stats) const;
-  // Destroys `rows` (transforms work in place).
+  // Transforms `rows` in place: what is left in them is what the codec was given.
   Status Encode(const float* stats, float* rows, int count, BlockRef block, int first_row) const;
   void Decode(const float* stats, ConstBlockRef block, int first_row, int count, float* rows) const;
 

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "kvsieve/str_cat.h"
 #include "tests/lib/cache_fixture.h"
+#include "tests/quant/codec_variants.h"
 
 namespace kvsieve {
 namespace {
@@ -18,23 +20,29 @@ using cache_test::MustAttend;
 using cache_test::Positions;
 using cache_test::Prompt;
 
-// Stores whose kernels work on the codes as they decode. turbo's 4-bit kernel rounds its codebook
-// to 8 bits and is judged by FivePercentRule.
-constexpr const char* kStores[] = {"kv=f16",
-                                   "kv=int8",
-                                   "kv=int4",
-                                   "k=int8, v=int4",
-                                   "k=center+int8, v=hadamard+int4",
-                                   "k=hadamard+int8, v=f16",
-                                   "kv=turbo3",
-                                   "k=center+turbo2, v=turbo5"};
+constexpr int kKeyDim = 64;
+constexpr int kValueDim = 80;
+
+// Every codec, and some chains, whose kernels work on the codes as they decode. turbo's 4-bit
+// kernel rounds its codebook to 8 bits and is judged by FivePercentRule.
+std::vector<std::string> Stores() {
+  std::vector<std::string> stores = {"k=int8, v=int4", "k=center+int8, v=hadamard+int4",
+                                     "k=hadamard+int8, v=f16", "k=center+turbo2, v=turbo5"};
+  const std::vector<std::string> values = quant_test::EveryCodec(kValueDim, Side::kValue);
+  for (const std::string& codec : quant_test::EveryCodec(kKeyDim)) {
+    if (codec == "turbo") continue;
+    const bool fits = std::ranges::find(values, codec) != values.end();
+    stores.push_back(StrCat("k=", codec, ", v=", fits ? codec : "hadamard+f16"));
+  }
+  return stores;
+}
 
 struct SegmentSizes {
   int sinks, tail;
 };
 constexpr SegmentSizes kSegments[] = {{0, 0}, {4, 0}, {0, 1}, {4, 64}, {1, 200}};
 
-class StoredAttention : public ::testing::TestWithParam<const char*> {};
+class StoredAttention : public ::testing::TestWithParam<std::string> {};
 
 std::string Spec(const std::string& store, SegmentSizes segments) {
   return "none | " + store + " | exact_sinks=" + std::to_string(segments.sinks) +
@@ -55,7 +63,7 @@ void ExpectOracleOverDecodedRows(const Cache& cache, const std::vector<TokenPos>
 
 // Rows end in the middle of a panel, at a block's end, behind it; decode rows follow.
 TEST_P(StoredAttention, EqualsTheOracleOverDecodedRows) {
-  const LayerSpec layer = MakeLayer(6, 2, 64, 80);
+  const LayerSpec layer = MakeLayer(6, 2, kKeyDim, kValueDim);
   for (const SegmentSizes segments : kSegments) {
     for (const int rows : {3, 64, 133, 300}) {
       const std::string spec = Spec(GetParam(), segments);
@@ -74,7 +82,7 @@ TEST_P(StoredAttention, EqualsTheOracleOverDecodedRows) {
 // Two hundred appends of one row: attention is right at each step, not on the average, and does
 // not drift.
 TEST_P(StoredAttention, StaysRightAtEachDecodeStep) {
-  const LayerSpec layer = MakeLayer(2, 1, 64, 64);
+  const LayerSpec layer = MakeLayer(2, 1, kKeyDim, kValueDim);
   Cache cache = cache_test::MustCreate(Spec(GetParam(), {0, 5}), {layer});
   cache_test::MustAppend(cache, 0, MakePrompt(layer, 50, 3));
   ASSERT_TRUE(cache.FinishPrefill().ok());
@@ -93,7 +101,7 @@ TEST_P(StoredAttention, StaysRightAtEachDecodeStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stores, StoredAttention, ::testing::ValuesIn(kStores));
+INSTANTIATE_TEST_SUITE_P(Stores, StoredAttention, ::testing::ValuesIn(Stores()));
 
 double MeanRelativeError(const Attended& attended, const oracle::Attention& exact, int dim) {
   double sum = 0.0;
@@ -111,10 +119,12 @@ TEST(Attention, KernelsKeepTheFivePercentRule) {
   const std::vector<TokenPos> positions = Positions(1000, 8);
   const std::vector<float> queries = cache_test::UniformRows(8 * 8 * 128, 7);
   const oracle::Attention original = oracle::Attend(layer, prompt.Heads(), queries, positions);
-  for (const char* store : {"kv=int8", "kv=int4", "kv=turbo4", "k=center+turbo4, v=turbo4",
-                            "kv=turbo3", "kv=turbo5", "k=int8, v=turbo4"}) {
+  std::vector<std::string> stores = {"k=center+turbo4, v=turbo4", "k=int8, v=turbo4"};
+  for (const std::string& codec : quant_test::EveryCodec(128))
+    stores.push_back(StrCat("kv=", codec));
+  for (const std::string& store : stores) {
     SCOPED_TRACE(store);
-    Cache cache = cache_test::MustCreate(std::string("none | ") + store, {layer});
+    Cache cache = cache_test::MustCreate("none | " + store, {layer});
     cache_test::MustAppend(cache, 0, prompt);
     ASSERT_TRUE(cache.FinishPrefill().ok());
     const oracle::Attention decoded =

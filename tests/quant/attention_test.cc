@@ -39,6 +39,11 @@ std::vector<std::string> Chains(int dim, Side side) {
   return chains;
 }
 
+bool UsesIntegers(const Codec& codec) {
+  const std::string name = codec.Canonical();
+  return codec.path() == KernelPath::kFused && name != "f16" && name != "bf16";
+}
+
 double Norm(const float* x, int n) {
   double sum = 0;
   for (int j = 0; j < n; ++j) sum += double{x[j]} * x[j];
@@ -58,8 +63,7 @@ double Norm(const float* x, int n) {
 double RelativeBound(const Chain& chain) {
   const int dim = chain.dim();
   const double root = std::sqrt(static_cast<double>(dim));
-  const bool integer =
-      chain.codec().path() == KernelPath::kFused && chain.codec().Canonical() != "f16";
+  const bool integer = UsesIntegers(chain.codec());
   double bound = (dim + 8) * kUnit + 2 * (std::log2(dim) + 4) * kUnit;
   if (integer) {
     const int groups = std::max(1, dim / 8);
@@ -140,8 +144,7 @@ void CheckScores(const Stored& stored, const Expected& expected, int rows, int h
 // An inverse rotation spreads an error vector of dim such elements: sqrt(dim) of them in the worst
 // case.
 double SumBound(const Chain& chain, int rows) {
-  const bool integer =
-      chain.codec().path() == KernelPath::kFused && chain.codec().Canonical() != "f16";
+  const bool integer = UsesIntegers(chain.codec());
   const int dim = chain.dim();
   double bound = 3 * (rows + 8) * rows * kUnit;
   if (integer) bound += 0.51 / 32767 * rows * 2.02;

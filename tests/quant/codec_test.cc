@@ -38,6 +38,7 @@ TEST(CodecSize, RowBytesAtDim128AreThoseOfTheSpec) {
     std::int64_t codes, scales;
   };
   const Expected table[] = {{"f16", 256, 0},          {"int8", 128, 2},
+                            {"bf16", 256, 0},         {"fp8", 128, 0},
                             {"int4", 64, 16},         {"int4(group=row)", 64, 4},
                             {"int4(sym)", 64, 8},     {"int4(group=row,sym)", 64, 2},
                             {"turbo(bits=1)", 16, 2}, {"turbo(bits=2)", 32, 2},
@@ -83,6 +84,8 @@ TEST(CodecValues, EqualThePlainOracle) {
       }
       const int group = dim % 32 == 0 ? 32 : dim == 80 ? 16 : dim;
       const Rows f16 = Store(MakeChainOrDie("f16", dim, side), rows).Decode(70);
+      const Rows bf16 = Store(MakeChainOrDie("bf16", dim, side), rows).Decode(70);
+      const Rows fp8 = Store(MakeChainOrDie("fp8", dim, side), rows).Decode(70);
       const Rows int8 = Store(MakeChainOrDie("int8", dim, side), rows).Decode(70);
       const Rows asym = Store(MakeChainOrDie("int4", dim, side), rows).Decode(70);
       const Rows sym = Store(MakeChainOrDie("int4(group=row,sym)", dim, side), rows).Decode(70);
@@ -93,6 +96,8 @@ TEST(CodecValues, EqualThePlainOracle) {
         const auto expect_sym = format_oracle::Int4Sym(row, dim);
         for (int j = 0; j < dim; ++j) {
           ASSERT_EQ(f16.row(r)[j], format_oracle::F16Nearest(row[j])) << dim << ' ' << r;
+          ASSERT_EQ(bf16.row(r)[j], format_oracle::BF16Nearest(row[j])) << dim << ' ' << r;
+          ASSERT_EQ(fp8.row(r)[j], format_oracle::Fp8Nearest(row[j])) << dim << ' ' << r;
           ASSERT_EQ(int8.row(r)[j], expect_int8[j]) << dim << ' ' << r << ' ' << j;
           ASSERT_EQ(asym.row(r)[j], expect_asym[j]) << dim << ' ' << r << ' ' << j;
           ASSERT_EQ(sym.row(r)[j], expect_sym[j]) << dim << ' ' << r << ' ' << j;
@@ -218,6 +223,45 @@ TEST(MoveRow, CarriesCodesAndScalesBitByBit) {
       }
     }
   }
+}
+
+// -- fp8 ----------------------------------------------------------------------------------------
+
+// A row that holds every finite code's value, and every value half way between two: those go to
+// the even code.
+TEST(Fp8, EveryCodeDecodesToItselfAndHalvesGoToTheEvenCode) {
+  Rows row(1, 253);
+  std::vector<float> expected;
+  float* x = row.row(0);
+  for (int code = 0; code < 127; ++code) {
+    const int exponent = std::max(code >> 3, 1);
+    const int mantissa = code >> 3 == 0 ? code & 7 : 8 + (code & 7);
+    *x++ = std::ldexp(static_cast<float>(mantissa), exponent - 10);
+    expected.push_back(x[-1]);
+  }
+  for (int code = 0; code < 126; ++code) {
+    *x++ = (expected[code] + expected[code + 1]) / 2;
+    expected.push_back(expected[code % 2 == 0 ? code : code + 1]);
+  }
+  for (const float sign : {1.0F, -1.0F}) {
+    Rows signed_row = row;
+    for (float& value : signed_row.values()) value *= sign;
+    const Rows decoded = Store(MakeChainOrDie("fp8", 253, Side::kValue), signed_row).Decode(1);
+    for (int j = 0; j < 253; ++j) EXPECT_EQ(decoded.row(0)[j], sign * expected[j]) << j;
+  }
+}
+
+TEST(Fp8, ValuesBeyond448SaturateAndAreCounted) {
+  const auto chain = MakeChainOrDie("fp8", 64, Side::kKey);
+  Rows rows = GaussianRows(3, 64, 16);
+  rows.row(0)[3] = 448.0F;
+  rows.row(1)[5] = 449.0F;
+  rows.row(2)[7] = -1e30F;
+  EXPECT_EQ(chain->codec().CountSaturated(rows.row(0), 3), 2);
+  const Rows decoded = Store(chain, rows).Decode(3);
+  EXPECT_EQ(decoded.row(0)[3], 448.0F);
+  EXPECT_EQ(decoded.row(1)[5], 448.0F);
+  EXPECT_EQ(decoded.row(2)[7], -448.0F);
 }
 
 // -- turbo --------------------------------------------------------------------------------------

@@ -64,6 +64,11 @@ double BF16Up(double x) {
   return std::ceil(x / spacing) * spacing;
 }
 
+double Fp8Nearest(double x) {
+  const double spacing = Spacing(x, 4, -6);
+  return std::clamp(std::nearbyint(x / spacing) * spacing, -448.0, 448.0);
+}
+
 std::vector<double> Int8(const std::vector<float>& row) {
   double largest = 0;
   for (const float x : row) largest = std::max(largest, std::fabs(double{x}));

@@ -10,7 +10,8 @@ namespace kvsieve::format_oracle {
 double F16Nearest(double x);  // +-65504 and beyond: as if the exponent had no end
 double F16Down(double x);     // toward -inf, saturating at +-65504
 double BF16Nearest(double x);
-double BF16Up(double x);  // x >= 0
+double BF16Up(double x);      // x >= 0
+double Fp8Nearest(double x);  // e4m3, saturating at +-448
 
 std::vector<double> Int8(const std::vector<float>& row);
 std::vector<double> Int4Asym(const std::vector<float>& row, int group);

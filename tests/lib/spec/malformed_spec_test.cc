@@ -197,8 +197,6 @@ TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
       {"none | tiers=[kv=int8; kv=int4]", 8, {"tiers=[...] is not available"}},
       {"waterfill(budget=8x)", 1, {"waterfill", "not available"}},
       {"none | positions=renumber", 8, {"positions=renumber is not supported", "original rotation"}},
-      {"none | k=int8, v=fp8", 18, {"fp8 is not available"}},
-      {"none | kv=bf16", 11, {"bf16 is not available"}},
       {"none | kv=int3", 11, {"int3 is not available"}},
       {"none | kv=channel(bits=2,group=32)", 11, {"channel is not available"}},
       {"none | kv=channel_scale+int8", 11, {"channel_scale is not available"}},

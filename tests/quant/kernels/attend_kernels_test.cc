@@ -33,10 +33,10 @@ std::vector<float> RandomFloats(std::size_t count, float low, float high, std::m
 
 void Score(const TestBlock& block, const float* q, int heads, float* logits) {
   const Shape& s = block.shape();
-  if (s.format == Format::kF16) {
-    const GuardedMemory prepared(F16QueryBytes(s.dim));
-    PrepareF16Queries(q, heads, s.dim, prepared.as<>());
-    return ScoreF16(block.kernel(), prepared.as<>(), heads, logits);
+  if (s.format == Format::kHalf) {
+    const GuardedMemory prepared(HalfQueryBytes(s.dim));
+    PrepareHalfQueries(q, heads, s.dim, prepared.as<>());
+    return ScoreHalf(block.kernel(), prepared.as<>(), heads, logits);
   }
   const GuardedMemory prepared(IntQueryBytes(s.dim, s.group));
   PrepareIntQueries(q, heads, s.dim, s.group, prepared.as<>());
@@ -46,13 +46,13 @@ void Score(const TestBlock& block, const float* q, int heads, float* logits) {
 
 void Accumulate(const TestBlock& block, const float* weights, int heads, float* acc) {
   const Format format = block.shape().format;
-  if (format == Format::kF16) return AccumulateF16(block.kernel(), weights, heads, acc);
+  if (format == Format::kHalf) return AccumulateHalf(block.kernel(), weights, heads, acc);
   if (format == Format::kInt8) return AccumulateInt8(block.kernel(), weights, heads, acc);
   AccumulateNibble(block.kernel(), weights, heads, acc);
 }
 
 // What a logit may differ by. q is off by half a unit of its largest element, which multiplies
-// the value; beside that each group adds two rounded products to an f32 sum. f16: one f32 sum of
+// the value; beside that each group adds two rounded products to an f32 sum. half: one f32 sum of
 // dim products.
 double ScoreBound(const TestBlock& block, const float* q, int row) {
   const Shape& s = block.shape();
@@ -63,7 +63,7 @@ double ScoreBound(const TestBlock& block, const float* q, int row) {
                                    std::fabs(block.Zero(row, d)));
     values += std::fabs(block.Value(row, d));
   }
-  if (s.format == Format::kF16) return (s.dim + 1) * kFloatUnit * products + 1e-37;
+  if (s.format == Format::kHalf) return (s.dim + 1) * kFloatUnit * products + 1e-37;
   const double rounding = kHalfUnit * largest / QueryLimit(s.group) * values;
   return rounding + (s.dim / s.group + 6) * kFloatUnit * (products + rounding) + 1e-30;
 }
@@ -113,7 +113,7 @@ void ExpectSumsMatch(const TestBlock& block, const std::vector<float>& weights, 
         codes += std::fabs(block.Code(r, d));
       }
       // weight * scale is off by half a unit of the group's largest, which multiplies the code.
-      const double rounding = s.format == Format::kF16
+      const double rounding = s.format == Format::kHalf
                                   ? 0.0
                                   : kHalfUnit * LargestScaled(block, w, d) / kWeightLimit * codes;
       const double bound = rounding + (s.rows + 6) * kFloatUnit * (products + rounding) + 1e-26;
@@ -176,7 +176,7 @@ void ForGrid(Format format, const std::vector<int>& groups, std::mt19937& random
         shape.rows = rows;
         shape.group = group == 0 ? dim : group;
         shape.zeros = format == Format::kNibble && turn % 3 != 0;
-        shape.scale_type = turn % 2 == 0 ? ScaleType::kBF16 : ScaleType::kF16;
+        shape.half_type = turn % 2 == 0 ? HalfType::kBF16 : HalfType::kF16;
         const int least = (rows + kPanelRows - 1) / kPanelRows * kPanelRows;
         shape.capacity_rows = turn % 2 == 0 ? least : kBlockRows;
         const int heads = 1 + turn % kHeadTile;
@@ -191,7 +191,7 @@ void ForGrid(Format format, const std::vector<int>& groups, std::mt19937& random
   }
 }
 
-TEST_P(AttendKernels, F16MatchesDoubleSums) { ForGrid(Format::kF16, {0}, random_); }
+TEST_P(AttendKernels, HalfMatchesDoubleSums) { ForGrid(Format::kHalf, {0}, random_); }
 
 TEST_P(AttendKernels, Int8MatchesDoubleSums) { ForGrid(Format::kInt8, {0, 8, 16, 32}, random_); }
 
@@ -202,7 +202,7 @@ TEST_P(AttendKernels, NibbleMatchesDoubleSums) {
 TEST_P(AttendKernels, CodebookMatchesDoubleSums) { ForGrid(Format::kCodebook, {0, 32}, random_); }
 
 TEST_P(AttendKernels, EveryRowAndHeadCountMatches) {
-  for (const Format format : {Format::kF16, Format::kInt8, Format::kNibble, Format::kCodebook}) {
+  for (const Format format : {Format::kHalf, Format::kInt8, Format::kNibble, Format::kCodebook}) {
     for (int rows = 1; rows <= kBlockRows; ++rows) {
       for (int heads = 1; heads <= kHeadTile; ++heads) {
         Shape shape;
@@ -265,7 +265,7 @@ TEST_P(AttendKernels, ScalesOfAnySizeWork) {
 }
 
 TEST_P(AttendKernels, ZeroQueryScoresExactlyZero) {
-  for (const Format format : {Format::kF16, Format::kInt8, Format::kNibble, Format::kCodebook}) {
+  for (const Format format : {Format::kHalf, Format::kInt8, Format::kNibble, Format::kCodebook}) {
     Shape shape;
     shape.format = format;
     shape.dim = 96;
@@ -282,7 +282,7 @@ TEST_P(AttendKernels, ZeroQueryScoresExactlyZero) {
 }
 
 TEST_P(AttendKernels, ZeroWeightsAddExactlyNothing) {
-  for (const Format format : {Format::kF16, Format::kInt8, Format::kNibble, Format::kCodebook}) {
+  for (const Format format : {Format::kHalf, Format::kInt8, Format::kNibble, Format::kCodebook}) {
     Shape shape;
     shape.format = format;
     shape.side = Side::kValue;

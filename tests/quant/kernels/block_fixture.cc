@@ -16,7 +16,7 @@ BlockLayout LayoutOf(const Shape& shape) {
   BlockLayout layout;
   layout.side = shape.side;
   layout.dim = shape.dim;
-  if (shape.format == Format::kF16) return layout;
+  if (shape.format == Format::kHalf) return layout;
   layout.codes = shape.format == Format::kInt8 ? CodeLayout::kInt8 : CodeLayout::kNibble;
   layout.bits = shape.format == Format::kInt8 ? 8 : 4;
   layout.groups = shape.dim / shape.group;
@@ -48,13 +48,13 @@ GuardedMemory::GuardedMemory(std::size_t bytes) {
 GuardedMemory::~GuardedMemory() { munmap(map_, map_bytes_); }
 
 std::string FormatName(Format format) {
-  constexpr const char* kNames[] = {"f16", "int8", "nibble", "codebook"};
+  constexpr const char* kNames[] = {"half", "int8", "nibble", "codebook"};
   return kNames[static_cast<int>(format)];
 }
 
 std::string Shape::Describe() const {
   return StrCat(FormatName(format), side == Side::kKey ? " key" : " value", " dim ", dim, " group ",
-                group, zeros ? " asym" : " sym", scale_type == ScaleType::kF16 ? " f16" : " bf16",
+                group, zeros ? " asym" : " sym", half_type == HalfType::kF16 ? " f16" : " bf16",
                 " capacity ", capacity_rows, " rows ", rows);
 }
 
@@ -69,9 +69,9 @@ TestBlock::TestBlock(const Shape& shape, std::mt19937& random)
   kernel_.rows = shape.rows;
   kernel_.dim = shape.dim;
   kernel_.group = shape.group;
-  kernel_.scale_type = shape.scale_type;
+  kernel_.half_type = shape.half_type;
   FillCodes(random);
-  if (shape.format == Format::kF16) return;
+  if (shape.format == Format::kHalf) return;
   kernel_.scales =
       reinterpret_cast<const std::uint16_t*>(data + layout_.scales_at(shape.capacity_rows));
   if (shape.zeros) {
@@ -88,11 +88,13 @@ void TestBlock::FillCodes(std::mt19937& random) {
   for (int r = 0; r < shape_.capacity_rows; ++r) {
     for (int d = 0; d < shape_.dim; ++d) {
       const bool high = (random() & 1U) != 0;
-      if (shape_.format == Format::kF16) {
-        const F16 value = ToF16(Uniform(random, -2.0F, 2.0F));
-        const std::size_t at = F16At(shape_.side, shape_.dim, r, d).byte;
-        codes[at] = static_cast<std::uint8_t>(value.bits);
-        codes[at + 1] = static_cast<std::uint8_t>(value.bits >> 8);
+      if (shape_.format == Format::kHalf) {
+        const float value = Uniform(random, -2.0F, 2.0F);
+        const std::uint16_t bits =
+            shape_.half_type == HalfType::kF16 ? ToF16(value).bits : ToBF16(value).bits;
+        const std::size_t at = HalfAt(shape_.side, shape_.dim, r, d).byte;
+        codes[at] = static_cast<std::uint8_t>(bits);
+        codes[at + 1] = static_cast<std::uint8_t>(bits >> 8);
       } else if (shape_.format == Format::kInt8) {
         const int any = static_cast<int>(random() % 255) - 127;
         const int code = shape_.extreme ? (high ? 127 : -127) : any;
@@ -113,17 +115,17 @@ void TestBlock::FillScales(std::mt19937& random) {
       reinterpret_cast<std::uint16_t*>(memory_.as<>() + layout_.zeros_at(shape_.capacity_rows));
   for (int i = 0; i < layout_.groups * shape_.capacity_rows; ++i) {
     const float scale = Uniform(random, 0.0F, shape_.scale);
-    scales[i] =
-        shape_.scale_type == ScaleType::kF16 ? ToF16(scale).bits : ToBF16RoundUp(scale).bits;
+    scales[i] = shape_.half_type == HalfType::kF16 ? ToF16(scale).bits : ToBF16RoundUp(scale).bits;
     if (shape_.zeros) zeros[i] = ToF16(Uniform(random, -12.0F, 4.0F) * shape_.scale).bits;
   }
 }
 
 double TestBlock::Code(int row, int d) const {
   const std::uint8_t* codes = memory_.as<>();
-  if (shape_.format == Format::kF16) {
-    const std::size_t at = F16At(shape_.side, shape_.dim, row, d).byte;
-    return ToFloat(F16{static_cast<std::uint16_t>(codes[at] | codes[at + 1] << 8)});
+  if (shape_.format == Format::kHalf) {
+    const std::size_t at = HalfAt(shape_.side, shape_.dim, row, d).byte;
+    const auto bits = static_cast<std::uint16_t>(codes[at] | codes[at + 1] << 8);
+    return shape_.half_type == HalfType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
   }
   if (shape_.format == Format::kInt8) {
     return static_cast<std::int8_t>(codes[Int8At(shape_.side, shape_.dim, row, d).byte]);
@@ -134,10 +136,9 @@ double TestBlock::Code(int row, int d) const {
 }
 
 double TestBlock::Scale(int row, int d) const {
-  if (shape_.format == Format::kF16) return 1.0;
+  if (shape_.format == Format::kHalf) return 1.0;
   const std::uint16_t bits = kernel_.scales[d / shape_.group * shape_.capacity_rows + row];
-  const float scale =
-      shape_.scale_type == ScaleType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
+  const float scale = shape_.half_type == HalfType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
   return shape_.format == Format::kCodebook ? static_cast<double>(scale) * codebook_.level_scale
                                             : scale;
 }

@@ -32,16 +32,16 @@ class GuardedMemory {
   std::uint8_t* data_ = nullptr;
 };
 
-enum class Format { kF16, kInt8, kNibble, kCodebook };
+enum class Format { kHalf, kInt8, kNibble, kCodebook };
 std::string FormatName(Format format);
 
 struct Shape {
-  Format format = Format::kF16;
+  Format format = Format::kHalf;
   Side side = Side::kKey;
   int dim = 0;
-  int group = 0;  // ignored by f16
+  int group = 0;  // ignored by half
   bool zeros = false;
-  ScaleType scale_type = ScaleType::kBF16;
+  HalfType half_type = HalfType::kBF16;
   int capacity_rows = 64;
   int rows = 0;
   float scale = 0.01F;   // about the largest scale

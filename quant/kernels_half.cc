@@ -7,7 +7,7 @@
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "quant/kernels_f16.cc"
+#define HWY_TARGET_INCLUDE "quant/kernels_half.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -18,10 +18,9 @@ namespace kvsieve::quant {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-using DH = hn::Rebind<hwy::float16_t, DF>;
-
-HWY_INLINE VF LoadF16(const std::uint8_t* bytes) {
-  return hn::PromoteTo(DF(), hn::LoadU(DH(), reinterpret_cast<const hwy::float16_t*>(bytes)));
+template <HalfType kType>
+HWY_INLINE VF LoadHalves(const std::uint8_t* bytes) {
+  return LoadScales(kType, reinterpret_cast<const std::uint16_t*>(bytes));
 }
 
 // f32 sums of one head over kVectors vectors.
@@ -63,7 +62,7 @@ HWY_INLINE void StoreSums(const HeadSums& s, float* const out[kWide], int h) {
   }
 }
 
-template <int kHeads>
+template <HalfType kType, int kHeads>
 HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const float* q, float* logits) {
   constexpr int kPanelsPerStep = kWide * kLanes / kPanelRows;
   const int panels = (b.rows + kPanelRows - 1) / kPanelRows;
@@ -90,10 +89,10 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const float* q, float* logits
     std::size_t at = 0;
     for (int d = 0; d < b.dim; ++d) {
       Inputs in;
-      in.v0 = LoadF16(c0 + at);
-      in.v1 = LoadF16(c1 + at);
-      if constexpr (kWide > 2) in.v2 = LoadF16(c2 + at);
-      if constexpr (kWide > 2) in.v3 = LoadF16(c3 + at);
+      in.v0 = LoadHalves<kType>(c0 + at);
+      in.v1 = LoadHalves<kType>(c1 + at);
+      if constexpr (kWide > 2) in.v2 = LoadHalves<kType>(c2 + at);
+      if constexpr (kWide > 2) in.v3 = LoadHalves<kType>(c3 + at);
       const float* qd = q + d * kHeadTile;
       MulAddAll<kWide>(s0, in, qd[0]);
       if constexpr (kHeads > 1) MulAddAll<kWide>(s1, in, qd[1]);
@@ -113,12 +112,21 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const float* q, float* logits
   }
 }
 
-void F16Score(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+template <HalfType kType>
+HWY_INLINE void ScoreBlock(const KernelBlock& block, const float* q, int heads, float* logits) {
+  if (heads == 1) return ScoreHeads<kType, 1>(block, q, logits);
+  if (heads == 2) return ScoreHeads<kType, 2>(block, q, logits);
+  if (heads == 3) return ScoreHeads<kType, 3>(block, q, logits);
+  ScoreHeads<kType, 4>(block, q, logits);
+}
+
+void HalfScore(const KernelBlock& block, const void* prepared, int heads, float* logits) {
   const auto* q = static_cast<const float*>(prepared);
-  if (heads == 1) return ScoreHeads<1>(block, q, logits);
-  if (heads == 2) return ScoreHeads<2>(block, q, logits);
-  if (heads == 3) return ScoreHeads<3>(block, q, logits);
-  ScoreHeads<4>(block, q, logits);
+  if (block.half_type == HalfType::kF16) {
+    ScoreBlock<HalfType::kF16>(block, q, heads, logits);
+  } else {
+    ScoreBlock<HalfType::kBF16>(block, q, heads, logits);
+  }
 }
 
 // -- values -------------------------------------------------------------------------------------
@@ -138,7 +146,7 @@ HWY_INLINE void AddTo(const HeadSums& s, float* acc) {
 
 // kVectors vectors of dims from `values` on; count < kLanes: one vector, of which only `count`
 // dims exist.
-template <int kHeads, int kVectors>
+template <HalfType kType, int kHeads, int kVectors>
 HWY_INLINE void ValueTile(const KernelBlock& b, const std::uint8_t* values, int count,
                           const float* weights, float* acc, Ahead<CacheLevel::kL2>& ahead) {
   const std::size_t row_bytes = static_cast<std::size_t>(b.dim) * 2;
@@ -149,13 +157,13 @@ HWY_INLINE void ValueTile(const KernelBlock& b, const std::uint8_t* values, int 
     Inputs in;
     if (kVectors == 1 && count < kLanes) {
       std::memcpy(padded, values, static_cast<std::size_t>(count) * 2);
-      in.v0 = LoadF16(padded);
+      in.v0 = LoadHalves<kType>(padded);
     } else {
-      in.v0 = LoadF16(values);
+      in.v0 = LoadHalves<kType>(values);
     }
-    if constexpr (kVectors > 1) in.v1 = LoadF16(values + kStep);
-    if constexpr (kVectors > 2) in.v2 = LoadF16(values + 2 * kStep);
-    if constexpr (kVectors > 2) in.v3 = LoadF16(values + 3 * kStep);
+    if constexpr (kVectors > 1) in.v1 = LoadHalves<kType>(values + kStep);
+    if constexpr (kVectors > 2) in.v2 = LoadHalves<kType>(values + 2 * kStep);
+    if constexpr (kVectors > 2) in.v3 = LoadHalves<kType>(values + 3 * kStep);
     MulAddAll<kVectors>(s0, in, weights[row]);
     if constexpr (kHeads > 1) MulAddAll<kVectors>(s1, in, weights[kBlockRows + row]);
     if constexpr (kHeads > 2) MulAddAll<kVectors>(s2, in, weights[2 * kBlockRows + row]);
@@ -174,32 +182,42 @@ HWY_INLINE void ValueTile(const KernelBlock& b, const std::uint8_t* values, int 
   if constexpr (kHeads > 3) AddTo<kVectors>(s3, acc + 3 * stride);
 }
 
-template <int kHeads>
+template <HalfType kType, int kHeads>
 HWY_NOINLINE void AccumulateHeads(const KernelBlock& b, const float* weights, float* acc) {
   Ahead<CacheLevel::kL2> ahead(b);
   int d = 0;
   for (; d + kWide * kLanes <= b.dim; d += kWide * kLanes) {
-    ValueTile<kHeads, kWide>(b, b.codes + static_cast<std::size_t>(d) * 2, kLanes, weights, acc + d,
-                             ahead);
+    ValueTile<kType, kHeads, kWide>(b, b.codes + static_cast<std::size_t>(d) * 2, kLanes, weights,
+                                    acc + d, ahead);
   }
   for (; d < b.dim; d += kLanes) {
-    ValueTile<kHeads, 1>(b, b.codes + static_cast<std::size_t>(d) * 2, std::min(b.dim - d, kLanes),
-                         weights, acc + d, ahead);
+    ValueTile<kType, kHeads, 1>(b, b.codes + static_cast<std::size_t>(d) * 2,
+                                std::min(b.dim - d, kLanes), weights, acc + d, ahead);
   }
 }
 
-void F16Accumulate(const KernelBlock& block, const float* weights, int heads, float* acc) {
-  if (heads == 1) return AccumulateHeads<1>(block, weights, acc);
-  if (heads == 2) return AccumulateHeads<2>(block, weights, acc);
-  if (heads == 3) return AccumulateHeads<3>(block, weights, acc);
-  AccumulateHeads<4>(block, weights, acc);
+template <HalfType kType>
+HWY_INLINE void AccumulateBlock(const KernelBlock& block, const float* weights, int heads,
+                                float* acc) {
+  if (heads == 1) return AccumulateHeads<kType, 1>(block, weights, acc);
+  if (heads == 2) return AccumulateHeads<kType, 2>(block, weights, acc);
+  if (heads == 3) return AccumulateHeads<kType, 3>(block, weights, acc);
+  AccumulateHeads<kType, 4>(block, weights, acc);
+}
+
+void HalfAccumulate(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  if (block.half_type == HalfType::kF16) {
+    AccumulateBlock<HalfType::kF16>(block, weights, heads, acc);
+  } else {
+    AccumulateBlock<HalfType::kBF16>(block, weights, heads, acc);
+  }
 }
 #else
-void F16Score(const KernelBlock& block, const void* prepared, int heads, float* logits) {
-  PlainScoreF16(block, prepared, heads, logits);
+void HalfScore(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+  PlainScoreHalf(block, prepared, heads, logits);
 }
-void F16Accumulate(const KernelBlock& block, const float* weights, int heads, float* acc) {
-  PlainAccumulateF16(block, weights, heads, acc);
+void HalfAccumulate(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  PlainAccumulateHalf(block, weights, heads, acc);
 }
 #endif
 
@@ -210,16 +228,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvsieve::quant {
 namespace {
-HWY_EXPORT(F16Score);
-HWY_EXPORT(F16Accumulate);
+HWY_EXPORT(HalfScore);
+HWY_EXPORT(HalfAccumulate);
 }  // namespace
 
-void ScoreF16(const KernelBlock& block, const void* prepared, int heads, float* logits) {
-  HWY_DYNAMIC_DISPATCH(F16Score)(block, prepared, heads, logits);
+void ScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+  HWY_DYNAMIC_DISPATCH(HalfScore)(block, prepared, heads, logits);
 }
 
-void AccumulateF16(const KernelBlock& block, const float* weights, int heads, float* acc) {
-  HWY_DYNAMIC_DISPATCH(F16Accumulate)(block, weights, heads, acc);
+void AccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  HWY_DYNAMIC_DISPATCH(HalfAccumulate)(block, weights, heads, acc);
 }
 
 }  // namespace kvsieve::quant
