@@ -6,6 +6,7 @@
 
 #include "kvsieve/pipeline.h"
 #include "tools/context.h"
+#include "tools/decimal.h"
 #include "tools/pipelines.h"
 
 namespace kvsieve::tools {
@@ -47,11 +48,11 @@ void AddExplain(CLI::App& app, Context& context) {
                                  options, RunExplain);
   command->add_option("SPEC", options->spec, "Pipeline spec")->required()->type_name("");
   command->add_option("--key-dim", options->key_dim, "Elements of a K row")
-      ->check(CLI::Range(1, kMaxDim))
+      ->check(Decimal(1, kMaxDim))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--value-dim", options->value_dim, "Elements of a V row")
-      ->check(CLI::Range(1, kMaxDim))
+      ->check(Decimal(1, kMaxDim))
       ->type_name("N")
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");

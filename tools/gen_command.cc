@@ -1,13 +1,12 @@
 // kvsieve gen -o TRACE [--preset NAME] [--tokens N] [--seed S] ...
-#include <charconv>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <string>
 
 #include "kvsieve/eval/generate.h"
 #include "kvsieve/str_cat.h"
 #include "tools/context.h"
+#include "tools/decimal.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 
@@ -57,16 +56,6 @@ std::string PresetsFooter() {
   return out;
 }
 
-// CLI11 reads 010 as octal, wraps -1 around and clips what is too large.
-template <class Integer>
-std::string CheckDecimal(const std::string& text) {
-  Integer value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  if (StrCat(value) == text) return {};
-  return StrCat("'", text, "' is not a decimal integer from ", std::numeric_limits<Integer>::min(),
-                " to ", std::numeric_limits<Integer>::max());
-}
-
 }  // namespace
 
 void AddGen(CLI::App& app, Context& context) {
@@ -83,7 +72,7 @@ void AddGen(CLI::App& app, Context& context) {
       ->capture_default_str();
   add("--tokens", options.tokens, "Prompt rows");
   gen->add_option("--seed", options.seed, "Of the noise")
-      ->check(CheckDecimal<std::uint64_t>)
+      ->check(Decimal<std::uint64_t>())
       ->type_name("UINT")
       ->capture_default_str();
   add("--layers", options.layers, "Layers");
@@ -98,7 +87,7 @@ void AddGen(CLI::App& app, Context& context) {
       ->capture_default_str();
   for (const char* name : {"--tokens", "--layers", "--query-heads", "--kv-heads", "--key-dim",
                            "--value-dim", "--window", "--n-eval"}) {
-    gen->get_option(name)->check(CheckDecimal<std::int64_t>);
+    gen->get_option(name)->check(Decimal<std::int64_t>());
   }
   gen->footer(PresetsFooter() + "\n" + gen->get_footer());
 }

@@ -16,6 +16,7 @@
 #include "kvsieve/str_cat.h"
 #include "kvsieve/targets.h"
 #include "tools/context.h"
+#include "tools/decimal.h"
 
 namespace kvsieve::tools {
 namespace {
@@ -54,7 +55,7 @@ int FailUsage(const CLI::App& app, const CLI::ParseError& error) {
 void AddGlobalOptions(CLI::App& app, Context& context) {
   app.add_flag("--quiet", context.quiet, "No progress and no warnings; errors still show");
   app.add_option("--threads", context.threads, "Threads to use (default: all cores)")
-      ->check(CLI::Range(1, kMaxThreads))
+      ->check(Decimal(1, kMaxThreads))
       ->type_name("N");
   std::string names;
   for (const std::string_view name : SupportedTargets()) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kvsieve/str_cat.h"
+#include "tools/decimal.h"
 #include "lib/eval/file_error.h"
 
 namespace kvsieve::tools {
@@ -75,7 +76,7 @@ void AddChunkRowsOption(CLI::App& command, int* rows) {
       .add_option("--chunk-rows", *rows,
                   "Append the prompt in chunks of N tokens (schedule=per_chunk evicts after each); "
                   "without: all at once")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(Decimal(1, 1 << 30))
       ->type_name("N");
 }
 

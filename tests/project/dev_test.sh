@@ -9,7 +9,7 @@ fail() {
 }
 
 # Every command that `./dev help` lists explains itself, both ways.
-names=$(./dev help | sed -n 's/^  \([a-z]*\) .*/\1/p')
+names=$(./dev help | sed -n 's/^  \([a-z-]*\) .*/\1/p')
 [ "$(echo "$names" | wc -w)" -ge 10 ] || fail 'help lists too few commands'
 for name in $names; do
   ./dev help "$name" | grep -q "^usage: ./dev $name" || fail "no help for $name"
