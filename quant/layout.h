@@ -17,7 +17,7 @@
 //     plane the code parts of consecutive dims fill bytes from the low end
 //   scales, zero points: [group of dims][capacity_rows] of 2 bytes
 //
-// Keys pad dims up to whole quads (int8) or octets (nibble) with zero codes.
+// Keys pad dims up to whole quads (int8) or octets (nibble) with zero codes, bit planes to octets.
 #ifndef KVSIEVE_QUANT_LAYOUT_H_
 #define KVSIEVE_QUANT_LAYOUT_H_
 
@@ -61,6 +61,7 @@ struct BlockLayout {
     if (side == Side::kKey && codes == CodeLayout::kNibble) return RoundUp(d, 8) / 2;
     // Two rows of one value share a byte, so a row is half a byte per dim.
     if (codes == CodeLayout::kNibble) return (d + 1) / 2;
+    if (codes == CodeLayout::kBitPlanes) return RoundUp(d, 8) / 8 * static_cast<std::size_t>(bits);
     return static_cast<std::size_t>(code_row_bytes());
   }
   constexpr std::size_t code_plane_bytes(int capacity_rows) const {

@@ -14,12 +14,13 @@ namespace {
 
 // -- one line per stage -------------------------------------------------------------------------
 
-const CodecEntry* const kCodecs[] = {&kF16Codec,  &kBF16Codec,  &kFp8Codec,  &kInt8Codec,
-                                     &kInt4Codec, &kTurboCodec, &kQ8_0Codec, &kQ4_0Codec};
+const CodecEntry* const kCodecs[] = {&kF16Codec,  &kBF16Codec, &kFp8Codec,  &kInt8Codec,
+                                     &kInt4Codec, &kInt3Codec, &kInt2Codec, &kTurboCodec,
+                                     &kQ8_0Codec, &kQ4_0Codec};
 const TransformEntry* const kTransforms[] = {&kCenterTransform, &kHadamardTransform};
 
 // Names of the grammar whose stage is not built yet.
-constexpr std::string_view kLaterNames[] = {"int3", "int2", "channel", "channel_scale"};
+constexpr std::string_view kLaterNames[] = {"channel", "channel_scale"};
 
 // -----------------------------------------------------------------------------------------------
 

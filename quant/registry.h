@@ -39,6 +39,8 @@ extern const CodecEntry kBF16Codec;
 extern const CodecEntry kFp8Codec;
 extern const CodecEntry kInt8Codec;
 extern const CodecEntry kInt4Codec;
+extern const CodecEntry kInt3Codec;
+extern const CodecEntry kInt2Codec;
 extern const CodecEntry kTurboCodec;
 extern const CodecEntry kQ8_0Codec;
 extern const CodecEntry kQ4_0Codec;

@@ -9,6 +9,7 @@
 
 #include "codec_variants.h"
 #include "format_oracle.h"
+#include "kvsieve/str_cat.h"
 #include "quant_test_util.h"
 
 namespace kvsieve {
@@ -37,13 +38,24 @@ TEST(CodecSize, RowBytesAtDim128AreThoseOfTheSpec) {
     std::string_view chain;
     std::int64_t codes, scales;
   };
-  const Expected table[] = {{"f16", 256, 0},          {"int8", 128, 2},
-                            {"bf16", 256, 0},         {"fp8", 128, 0},
-                            {"int4", 64, 16},         {"int4(group=row)", 64, 4},
-                            {"int4(sym)", 64, 8},     {"int4(group=row,sym)", 64, 2},
-                            {"turbo(bits=1)", 16, 2}, {"turbo(bits=2)", 32, 2},
-                            {"turbo(bits=3)", 48, 2}, {"turbo(bits=4)", 64, 2},
-                            {"turbo(bits=5)", 80, 2}, {"q8_0", 128, 8},
+  const Expected table[] = {{"f16", 256, 0},
+                            {"int8", 128, 2},
+                            {"bf16", 256, 0},
+                            {"fp8", 128, 0},
+                            {"int4", 64, 16},
+                            {"int4(group=row)", 64, 4},
+                            {"int4(sym)", 64, 8},
+                            {"int3", 48, 16},
+                            {"int2", 32, 16},
+                            {"int3(group=row)", 48, 4},
+                            {"int2(group=row,sym)", 32, 2},
+                            {"int4(group=row,sym)", 64, 2},
+                            {"turbo(bits=1)", 16, 2},
+                            {"turbo(bits=2)", 32, 2},
+                            {"turbo(bits=3)", 48, 2},
+                            {"turbo(bits=4)", 64, 2},
+                            {"turbo(bits=5)", 80, 2},
+                            {"q8_0", 128, 8},
                             {"q4_0", 64, 8}};
   for (const Side side : kSides) {
     for (const auto& [text, codes, scales] : table) {
@@ -72,35 +84,57 @@ TEST(CodecSize, BlocksAreTheirRowsRoundedUpToCacheLines) {
   }
 }
 
+// 70 rows of very different lengths.
+Rows SpreadRows(int dim) {
+  Rows rows = GaussianRows(70, dim, 5);
+  for (std::int64_t r = 0; r < rows.rows(); ++r) {
+    const auto factor = static_cast<float>(std::ldexp(1.0, static_cast<int>(r) % 24 - 14));
+    for (int j = 0; j < dim; ++j) rows.row(r)[j] *= factor;
+  }
+  return rows;
+}
+
 // Every value equals the one that the format defines: the oracle's double arithmetic rounds where
 // the format says so, so nothing is left to tolerate.
 TEST(CodecValues, EqualThePlainOracle) {
   for (const Side side : kSides) {
     for (const int dim : {1, 33, 64, 80, 96, 128, 192, 256}) {
-      Rows rows = GaussianRows(70, dim, 5);
-      for (std::int64_t r = 0; r < rows.rows(); ++r) {
-        const auto factor = static_cast<float>(std::ldexp(1.0, static_cast<int>(r) % 24 - 14));
-        for (int j = 0; j < dim; ++j) rows.row(r)[j] *= factor;
-      }
-      const int group = dim % 32 == 0 ? 32 : dim == 80 ? 16 : dim;
+      const Rows rows = SpreadRows(dim);
       const Rows f16 = Store(MakeChainOrDie("f16", dim, side), rows).Decode(70);
       const Rows bf16 = Store(MakeChainOrDie("bf16", dim, side), rows).Decode(70);
       const Rows fp8 = Store(MakeChainOrDie("fp8", dim, side), rows).Decode(70);
       const Rows int8 = Store(MakeChainOrDie("int8", dim, side), rows).Decode(70);
-      const Rows asym = Store(MakeChainOrDie("int4", dim, side), rows).Decode(70);
-      const Rows sym = Store(MakeChainOrDie("int4(group=row,sym)", dim, side), rows).Decode(70);
       for (std::int64_t r = 0; r < rows.rows(); ++r) {
         const auto row = RowOf(rows, r);
         const auto expect_int8 = format_oracle::Int8(row);
-        const auto expect_asym = format_oracle::Int4Asym(row, group);
-        const auto expect_sym = format_oracle::Int4Sym(row, dim);
         for (int j = 0; j < dim; ++j) {
           ASSERT_EQ(f16.row(r)[j], format_oracle::F16Nearest(row[j])) << dim << ' ' << r;
           ASSERT_EQ(bf16.row(r)[j], format_oracle::BF16Nearest(row[j])) << dim << ' ' << r;
           ASSERT_EQ(fp8.row(r)[j], format_oracle::Fp8Nearest(row[j])) << dim << ' ' << r;
           ASSERT_EQ(int8.row(r)[j], expect_int8[j]) << dim << ' ' << r << ' ' << j;
-          ASSERT_EQ(asym.row(r)[j], expect_asym[j]) << dim << ' ' << r << ' ' << j;
-          ASSERT_EQ(sym.row(r)[j], expect_sym[j]) << dim << ' ' << r << ' ' << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(CodecValues, GroupsEqualThePlainOracle) {
+  for (const Side side : kSides) {
+    for (const int dim : {1, 33, 64, 80, 96, 128, 192, 256}) {
+      const Rows rows = SpreadRows(dim);
+      const int group = dim % 32 == 0 ? 32 : dim == 80 ? 16 : dim;
+      for (const int bits : {2, 3, 4}) {
+        const std::string name = StrCat("int", bits);
+        const Rows asym = Store(MakeChainOrDie(name, dim, side), rows).Decode(70);
+        const Rows sym =
+            Store(MakeChainOrDie(StrCat(name, "(group=row,sym)"), dim, side), rows).Decode(70);
+        for (std::int64_t r = 0; r < rows.rows(); ++r) {
+          const auto expect_asym = format_oracle::IntAsym(RowOf(rows, r), bits, group);
+          const auto expect_sym = format_oracle::IntSym(RowOf(rows, r), bits, dim);
+          for (int j = 0; j < dim; ++j) {
+            ASSERT_EQ(asym.row(r)[j], expect_asym[j]) << name << ' ' << dim << ' ' << r << ' ' << j;
+            ASSERT_EQ(sym.row(r)[j], expect_sym[j]) << name << ' ' << dim << ' ' << r << ' ' << j;
+          }
         }
       }
     }

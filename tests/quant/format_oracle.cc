@@ -78,21 +78,23 @@ std::vector<double> Int8(const std::vector<float>& row) {
   return decoded;
 }
 
-std::vector<double> Int4Asym(const std::vector<float>& row, int group) {
+std::vector<double> IntAsym(const std::vector<float>& row, int bits, int group) {
+  const double most = std::pow(2.0, bits) - 1;
   std::vector<double> decoded;
   for (std::size_t first = 0; first < row.size(); first += static_cast<std::size_t>(group)) {
     const auto begin = row.begin() + static_cast<std::ptrdiff_t>(first);
     const auto [low, high] = std::minmax_element(begin, begin + group);
     const double zero = F16Down(*low);
-    const double scale = BF16Up(F32(F32(std::max(0.0, *high - zero)) / 15));
+    const double scale = BF16Up(F32(F32(std::max(0.0, *high - zero)) / most));
     for (auto x = begin; x != begin + group; ++x) {
-      decoded.push_back(F32(CodeOf(*x, zero, scale, 0, 15) * scale + zero));
+      decoded.push_back(F32(CodeOf(*x, zero, scale, 0, most) * scale + zero));
     }
   }
   return decoded;
 }
 
-std::vector<double> Int4Sym(const std::vector<float>& row, int group) {
+std::vector<double> IntSym(const std::vector<float>& row, int bits, int group) {
+  const double most = std::pow(2.0, bits - 1) - 1;
   std::vector<double> decoded;
   for (std::size_t first = 0; first < row.size(); first += static_cast<std::size_t>(group)) {
     const auto begin = row.begin() + static_cast<std::ptrdiff_t>(first);
@@ -100,9 +102,9 @@ std::vector<double> Int4Sym(const std::vector<float>& row, int group) {
     for (auto x = begin; x != begin + group; ++x) {
       largest = std::max(largest, std::fabs(double{*x}));
     }
-    const double scale = BF16Up(F32(largest / 7));
+    const double scale = BF16Up(F32(largest / most));
     for (auto x = begin; x != begin + group; ++x) {
-      decoded.push_back(CodeOf(*x, 0, scale, -7, 7) * scale);
+      decoded.push_back(CodeOf(*x, 0, scale, -most, most) * scale);
     }
   }
   return decoded;

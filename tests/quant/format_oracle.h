@@ -14,8 +14,8 @@ double BF16Up(double x);      // x >= 0
 double Fp8Nearest(double x);  // e4m3, saturating at +-448
 
 std::vector<double> Int8(const std::vector<float>& row);
-std::vector<double> Int4Asym(const std::vector<float>& row, int group);
-std::vector<double> Int4Sym(const std::vector<float>& row, int group);
+std::vector<double> IntAsym(const std::vector<float>& row, int bits, int group);
+std::vector<double> IntSym(const std::vector<float>& row, int bits, int group);
 std::vector<double> Q8_0(const std::vector<float>& row);
 std::vector<double> Q4_0(const std::vector<float>& row);
 

@@ -197,7 +197,6 @@ TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
       {"none | tiers=[kv=int8; kv=int4]", 8, {"tiers=[...] is not available"}},
       {"waterfill(budget=8x)", 1, {"waterfill", "not available"}},
       {"none | positions=renumber", 8, {"positions=renumber is not supported", "original rotation"}},
-      {"none | kv=int3", 11, {"int3 is not available"}},
       {"none | kv=channel(bits=2,group=32)", 11, {"channel is not available"}},
       {"none | kv=channel_scale+int8", 11, {"channel_scale is not available"}},
   };
