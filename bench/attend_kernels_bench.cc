@@ -106,8 +106,10 @@ constexpr int kKvHeads = 8;
 constexpr int kHeads = kHeadTile;
 constexpr int kDim = 128;
 constexpr int kBlocks = 512;  // per head and side: 32 768 rows
-enum class Format { kF16, kInt8, kInt4, kTurbo4 };
-constexpr const char* kFormatNames[] = {"f16", "int8", "int4", "turbo4"};
+enum class Format { kF16, kInt8, kInt4, kTurbo4, kTurbo3, kTurbo2 };
+constexpr const char* kFormatNames[] = {"f16", "int8", "int4", "turbo4", "turbo3", "turbo2"};
+constexpr int kBits[] = {16, 8, 4, 4, 3, 2};
+bool IsTurbo(Format format) { return format >= Format::kTurbo4; }
 
 constexpr Codebook kCodebook = {
     {-127, -96, -75, -59, -45, -32, -18, -6, 6, 18, 32, 45, 59, 75, 96, 127}, 2.7326F / 127.0F};
@@ -118,8 +120,10 @@ class Arena {
   explicit Arena(Format format) : format_(format) {
     layout_.dim = kDim;
     if (format != Format::kF16) {
-      layout_.codes = format == Format::kInt8 ? CodeLayout::kInt8 : CodeLayout::kNibble;
-      layout_.bits = format == Format::kInt8 ? 8 : 4;
+      layout_.bits = kBits[static_cast<int>(format)];
+      layout_.codes = layout_.bits == 8   ? CodeLayout::kInt8
+                      : layout_.bits == 4 ? CodeLayout::kNibble
+                                          : CodeLayout::kBitPlanes;
       layout_.groups = format == Format::kInt4 ? 4 : 1;
       layout_.zeros = format == Format::kInt4;
     }
@@ -147,6 +151,7 @@ class Arena {
     b.codes = data;
     b.capacity_rows = b.rows = kBlockRows;
     b.dim = kDim;
+    b.bits = layout_.bits;
     b.group = layout_.groups == 0 ? kDim : kDim / layout_.groups;
     if (layout_.groups > 0) {
       b.scales = reinterpret_cast<const std::uint16_t*>(data + layout_.scales_at(kBlockRows));
@@ -154,8 +159,8 @@ class Arena {
     if (layout_.zeros) {
       b.zeros = reinterpret_cast<const std::uint16_t*>(data + layout_.zeros_at(kBlockRows));
     }
-    if (format_ == Format::kTurbo4) b.codebook = &kCodebook;
-    const bool f16 = format_ == Format::kTurbo4 || format_ == Format::kF16;
+    if (IsTurbo(format_)) b.codebook = &kCodebook;
+    const bool f16 = IsTurbo(format_) || format_ == Format::kF16;
     b.half_type = f16 ? HalfType::kF16 : HalfType::kBF16;
     b.ahead = At(head, side, std::min(index + 1, kBlocks - 1));
     return b;
@@ -174,13 +179,28 @@ class Arena {
     if (format_ == Format::kInt8) {
       return scale * static_cast<std::int8_t>(b.codes[Int8At(side, kDim, row, d).byte]);
     }
-    const CodeAt code_at = NibbleAt(side, kDim, row, d);
-    const int code = b.codes[code_at.byte] >> code_at.shift & 15;
+    const int code = Code(b, side, row, d);
     if (format_ == Format::kInt4) return scale * code + ToFloat(F16{b.zeros[at]});
     return scale * kCodebook.level_scale * kCodebook.level[code];
   }
 
  private:
+  int Code(const KernelBlock& b, Side side, int row, int d) const {
+    if (layout_.codes == CodeLayout::kNibble) {
+      const CodeAt at = NibbleAt(side, kDim, row, d);
+      return b.codes[at.byte] >> at.shift & 15;
+    }
+    BlockLayout layout = layout_;
+    layout.side = side;
+    int code = 0;
+    for (const int width : {2, 1}) {
+      if ((b.bits & width) == 0) continue;
+      const CodeAt at = PlaneAt(layout, width, row, d);
+      const int part = b.codes[at.byte] >> at.shift & ((1 << width) - 1);
+      code |= part << PartShift(b.bits, width);
+    }
+    return code;
+  }
   const std::uint8_t* At(int head, Side side, int index) const {
     const int stream = head * 2 + (side == Side::kValue ? 1 : 0);
     return data_ + static_cast<std::size_t>(stream * kBlocks + index) * block_bytes_;
@@ -201,7 +221,7 @@ class Arena {
       auto* zeros = reinterpret_cast<std::uint16_t*>(block + layout_.zeros_at(kBlockRows));
       for (int s = 0; s < layout_.groups * kBlockRows; ++s) {
         const float unit = 1.0F + static_cast<float>(random() % 1024) / 1024.0F;
-        if (format_ == Format::kTurbo4) scales[s] = ToF16(0.5F * unit).bits;
+        if (IsTurbo(format_)) scales[s] = ToF16(0.5F * unit).bits;
         if (format_ == Format::kInt8) scales[s] = ToBF16(0.006F * unit).bits;
         if (format_ == Format::kInt4) scales[s] = ToBF16(0.1F * unit).bits;
         if (layout_.zeros) zeros[s] = ToF16(-0.75F * unit).bits;
@@ -219,12 +239,14 @@ class Arena {
 void Score(Format format, const KernelBlock& b, const void* prepared, float* logits) {
   if (format == Format::kF16) return ScoreHalf(b, prepared, kHeads, logits);
   if (format == Format::kInt8) return ScoreInt8(b, prepared, kHeads, logits);
-  ScoreNibble(b, prepared, kHeads, logits);
+  if (b.bits == 4) return ScoreNibble(b, prepared, kHeads, logits);
+  ScorePlanes(b, prepared, kHeads, logits);
 }
 void Accumulate(Format format, const KernelBlock& b, const float* weights, float* acc) {
   if (format == Format::kF16) return AccumulateHalf(b, weights, kHeads, acc);
   if (format == Format::kInt8) return AccumulateInt8(b, weights, kHeads, acc);
-  AccumulateNibble(b, weights, kHeads, acc);
+  if (b.bits == 4) return AccumulateNibble(b, weights, kHeads, acc);
+  AccumulatePlanes(b, weights, kHeads, acc);
 }
 
 // Online softmax over the blocks of one KV head: out [kHeads, kDim].
@@ -339,7 +361,8 @@ void Attend(benchmark::State& state, Format format, std::string_view target) {
 }
 
 void Register() {
-  for (const Format format : {Format::kF16, Format::kInt8, Format::kInt4, Format::kTurbo4}) {
+  for (const Format format : {Format::kF16, Format::kInt8, Format::kInt4, Format::kTurbo4,
+                              Format::kTurbo3, Format::kTurbo2}) {
     for (const std::string_view target : SupportedTargets()) {
       if (target == "SCALAR") continue;  // not a target for speed
       const std::string name = std::string("Attend/") + kFormatNames[static_cast<int>(format)] +

@@ -224,7 +224,8 @@ void Compact(benchmark::State& state, const std::string& spec, std::int64_t rows
 }
 
 void Register() {
-  const char* const stores[] = {"kv=f16", "kv=int8", "kv=int4", "kv=int4(group=row)", "kv=turbo4"};
+  const char* const stores[] = {"kv=f16",    "kv=int8",   "kv=int4",  "kv=int4(group=row)",
+                                "kv=turbo4", "kv=turbo3", "kv=turbo2"};
   for (const std::string_view target : SupportedTargets()) {
     if (target == "SCALAR") continue;  // correct, not meant to be fast
     for (const char* store : stores) {

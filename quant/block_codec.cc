@@ -44,6 +44,7 @@ KernelBlock BlockCodec::MakeKernelBlock(ConstBlockRef block, int rows, Prefetch 
   view.capacity_rows = block.capacity_rows;
   view.rows = rows;
   view.dim = layout_.dim;
+  view.bits = layout_.bits;
   view.group = layout_.groups > 0 ? layout_.dim / layout_.groups : layout_.dim;
   view.ahead = ahead.data;
   return view;

@@ -7,70 +7,98 @@
 namespace kvsieve::quant {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "codes are packed as 64-bit words");
+static_assert(std::endian::native == std::endian::little, "codes are packed as 32-bit words");
 
-// `width` ones in every `period` bits.
-constexpr std::uint64_t Mask(int width, int period) {
-  std::uint64_t mask = 0;
-  for (int at = 0; at < 64; at += period) mask |= ((std::uint64_t{1} << width) - 1) << at;
-  return mask;
-}
+// Low `width` bits of each byte.
+constexpr std::uint32_t ByteMask(int width) { return ((1U << width) - 1) * 0x01010101U; }
 
-// Eight codes, one a byte, of which kWidth bits count: packed to kWidth bytes from the low end.
+// The layout is passed by value: byte stores may alias it.
+//
+// Keys: four dims at a time, whose parts are four bytes of one line.
 template <int kWidth>
-std::uint64_t PackEight(std::uint64_t codes) {
-  constexpr int kGap = 8 - kWidth;
-  codes &= Mask(kWidth, 8);
-  codes = (codes | codes >> kGap) & Mask(2 * kWidth, 16);
-  codes = (codes | codes >> 2 * kGap) & Mask(4 * kWidth, 32);
-  return (codes | codes >> 4 * kGap) & ((std::uint64_t{1} << 8 * kWidth) - 1);
-}
-
-template <int kWidth>
-std::uint64_t UnpackEight(std::uint64_t packed) {
-  constexpr int kGap = 8 - kWidth;
-  packed = (packed | packed << 4 * kGap) & Mask(4 * kWidth, 32);
-  packed = (packed | packed << 2 * kGap) & Mask(2 * kWidth, 16);
-  return (packed | packed << kGap) & Mask(kWidth, 8);
-}
-
-// One plane of a row: bits [shift, shift + kWidth) of its codes. Both return the plane's end.
-template <int kWidth>
-std::uint8_t* StorePlane(const std::uint8_t* codes, int dim, int shift, std::uint8_t* to) {
-  for (int d = 0; d < dim; d += 8, to += kWidth) {
-    std::uint64_t eight;
-    std::memcpy(&eight, codes + d, sizeof eight);
-    const std::uint64_t packed = PackEight<kWidth>(eight >> shift);
-    std::memcpy(to, &packed, kWidth);
+void StoreKeyPlane(BlockLayout layout, std::uint8_t* block, int r, const std::uint8_t* codes) {
+  constexpr int kLineCodes = 32 / kWidth;
+  const int part = PartShift(layout.bits, kWidth);
+  for (int d = 0; d < layout.dim; d += kLineCodes) {
+    std::uint32_t line = 0;
+    for (int j = 0; j < kLineCodes; j += 4) {
+      std::uint32_t four;
+      std::memcpy(&four, codes + d + j, 4);
+      line |= (four >> part & ByteMask(kWidth)) << PlaneAt(layout, kWidth, r, d + j).shift;
+    }
+    std::memcpy(block + PlaneAt(layout, kWidth, r, d).byte, &line, 4);
   }
-  return to;
 }
 
 template <int kWidth>
-const std::uint8_t* LoadPlane(const std::uint8_t* from, int dim, int shift, std::uint8_t* codes) {
-  for (int d = 0; d < dim; d += 8, from += kWidth) {
-    std::uint64_t packed = 0;
-    std::memcpy(&packed, from, kWidth);
-    std::uint64_t eight = 0;
-    if (shift > 0) std::memcpy(&eight, codes + d, sizeof eight);
-    eight |= UnpackEight<kWidth>(packed) << shift;
-    std::memcpy(codes + d, &eight, sizeof eight);
+void LoadKeyPlane(BlockLayout layout, const std::uint8_t* block, int r, std::uint8_t* codes) {
+  constexpr int kLineCodes = 32 / kWidth;
+  const int part = PartShift(layout.bits, kWidth);
+  for (int d = 0; d < layout.dim; d += kLineCodes) {
+    std::uint32_t line;
+    std::memcpy(&line, block + PlaneAt(layout, kWidth, r, d).byte, 4);
+    for (int j = 0; j < kLineCodes; j += 4) {
+      std::uint32_t four = 0;
+      if (part > 0) std::memcpy(&four, codes + d + j, 4);
+      four |= (line >> PlaneAt(layout, kWidth, r, d + j).shift & ByteMask(kWidth)) << part;
+      std::memcpy(codes + d + j, &four, 4);
+    }
   }
-  return from;
 }
 
-// Planes from the widest to the narrowest hold a code's bits from the low end: 3 bits are bits
-// 0..1 in the 2-bit plane and bit 2 in the 1-bit plane. dim is a multiple of 8.
-void StoreBitPlanes(const BlockLayout& layout, std::uint8_t* to, const std::uint8_t* codes) {
-  if ((layout.bits & 4) != 0) to = StorePlane<4>(codes, layout.dim, 0, to);
-  if ((layout.bits & 2) != 0) to = StorePlane<2>(codes, layout.dim, 0, to);
-  if ((layout.bits & 1) != 0) StorePlane<1>(codes, layout.dim, layout.bits & 6, to);
+// Values: one row's parts have one place in every fourth byte of a line, beside other rows'.
+template <int kWidth>
+void StoreValuePlane(BlockLayout layout, std::uint8_t* block, int r, const std::uint8_t* codes) {
+  const CodeAt at = PlaneAt(layout, kWidth, r, 0);
+  const int part = PartShift(layout.bits, kWidth);
+  constexpr unsigned kMask = (1U << kWidth) - 1;
+  const unsigned others = ~(kMask << at.shift);
+  std::uint8_t* line = block + at.byte;
+  const int dim = layout.dim;
+  for (int d = 0; d < dim; ++d) {
+    const unsigned bits = (codes[d] >> part & kMask) << at.shift;
+    line[d * 4] = static_cast<std::uint8_t>((line[d * 4] & others) | bits);
+  }
 }
 
-void LoadBitPlanes(const BlockLayout& layout, const std::uint8_t* from, std::uint8_t* codes) {
-  if ((layout.bits & 4) != 0) from = LoadPlane<4>(from, layout.dim, 0, codes);
-  if ((layout.bits & 2) != 0) from = LoadPlane<2>(from, layout.dim, 0, codes);
-  if ((layout.bits & 1) != 0) LoadPlane<1>(from, layout.dim, layout.bits & 6, codes);
+template <int kWidth>
+void LoadValuePlane(BlockLayout layout, const std::uint8_t* block, int r, std::uint8_t* codes) {
+  const CodeAt at = PlaneAt(layout, kWidth, r, 0);
+  const int part = PartShift(layout.bits, kWidth);
+  constexpr unsigned kMask = (1U << kWidth) - 1;
+  const std::uint8_t* line = block + at.byte;
+  const int dim = layout.dim;
+  for (int d = 0; d < dim; ++d) {
+    const unsigned bits = (line[d * 4] >> at.shift & kMask) << part;
+    codes[d] = static_cast<std::uint8_t>(part > 0 ? codes[d] | bits : bits);
+  }
+}
+
+template <int kWidth>
+void StorePlane(const BlockLayout& layout, std::uint8_t* block, int r, const std::uint8_t* codes) {
+  if ((layout.bits & kWidth) == 0) return;
+  if (layout.side == Side::kKey) return StoreKeyPlane<kWidth>(layout, block, r, codes);
+  StoreValuePlane<kWidth>(layout, block, r, codes);
+}
+template <int kWidth>
+void LoadPlane(const BlockLayout& layout, const std::uint8_t* block, int r, std::uint8_t* codes) {
+  if ((layout.bits & kWidth) == 0) return;
+  if (layout.side == Side::kKey) return LoadKeyPlane<kWidth>(layout, block, r, codes);
+  LoadValuePlane<kWidth>(layout, block, r, codes);
+}
+
+void StoreBitPlanes(const BlockLayout& layout, std::uint8_t* block, int r,
+                    const std::uint8_t* codes) {
+  StorePlane<4>(layout, block, r, codes);
+  StorePlane<2>(layout, block, r, codes);
+  StorePlane<1>(layout, block, r, codes);
+}
+
+void LoadBitPlanes(const BlockLayout& layout, const std::uint8_t* block, int r,
+                   std::uint8_t* codes) {
+  LoadPlane<4>(layout, block, r, codes);
+  LoadPlane<2>(layout, block, r, codes);
+  LoadPlane<1>(layout, block, r, codes);
 }
 
 void StoreInt8(const BlockLayout& layout, std::uint8_t* block, int r, const std::uint8_t* codes) {
@@ -136,7 +164,7 @@ void LoadNibbles(const BlockLayout& layout, const std::uint8_t* block, int r, st
 }  // namespace
 
 void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block, CodeRow& row) {
-  const auto padded = static_cast<int>(RoundUp(static_cast<std::size_t>(layout.dim), 8));
+  const auto padded = static_cast<int>(RoundUp(static_cast<std::size_t>(layout.dim), kUnitCodes));
   std::fill(row.codes + layout.dim, row.codes + padded, std::uint8_t{0});
   switch (layout.codes) {
     case CodeLayout::kInt8:
@@ -144,9 +172,7 @@ void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block, Cod
     case CodeLayout::kNibble:
       return StoreNibbles(layout, block.data, row_in_block, row.codes);
     case CodeLayout::kBitPlanes:
-      return StoreBitPlanes(
-          layout, block.data + static_cast<std::size_t>(row_in_block) * layout.padded_row_bytes(),
-          row.codes);
+      return StoreBitPlanes(layout, block.data, row_in_block, row.codes);
     case CodeLayout::kHalf:
       break;
   }
@@ -160,9 +186,7 @@ void LoadCodes(const BlockLayout& layout, ConstBlockRef block, int row_in_block,
     case CodeLayout::kNibble:
       return LoadNibbles(layout, block.data, row_in_block, row.codes);
     case CodeLayout::kBitPlanes:
-      return LoadBitPlanes(
-          layout, block.data + static_cast<std::size_t>(row_in_block) * layout.padded_row_bytes(),
-          row.codes);
+      return LoadBitPlanes(layout, block.data, row_in_block, row.codes);
     case CodeLayout::kHalf:
       break;
   }

@@ -7,4 +7,6 @@ target_sources(kvsieve_quant PRIVATE
   kernels_nibble.cc
   kernels_nibble_vnni.cc
   kernels_plain.cc
+  kernels_planes.cc
+  kernels_planes_vnni.cc
   kernels_query.cc)

@@ -35,7 +35,8 @@ struct KernelBlock {
   int capacity_rows = 0;
   int rows = 0;
   int dim = 0;
-  int group = 0;                       // dims that share a scale: dim, or a multiple of 8
+  int bits = 0;   // of a code
+  int group = 0;  // dims that share a scale: dim, or a multiple of 8 (planes: 32)
   const Codebook* codebook = nullptr;  // null: a code is its own number (nibble: 0..15)
   // Prefetched while working, as many bytes as this block has: best the next block of the same
   // side. Null: nothing.
@@ -48,15 +49,19 @@ std::size_t IntQueryBytes(int dim, int group);
 void PrepareHalfQueries(const float* q, int heads, int dim, void* prepared);
 void PrepareIntQueries(const float* q, int heads, int dim, int group, void* prepared);
 
+// Planes: bit planes of 1, 2 or 3 bits, with a codebook.
+//
 // logits [heads, kBlockRows], as Codec::Score.
 void ScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void ScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void ScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void ScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits);
 
 // weights [heads, kBlockRows], acc [heads, AccumulatorStride(dim)], as Codec::Accumulate.
 void AccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc);
 void AccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void AccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc);
+void AccumulatePlanes(const KernelBlock& block, const float* weights, int heads, float* acc);
 
 }  // namespace kvsieve::quant
 

@@ -19,6 +19,7 @@
 
 #include "quant/kernels_common-inl.h"
 #include "quant/kernels_query.h"
+#include "quant/layout.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -122,57 +123,141 @@ struct VnniDot {
 };
 #endif  // HWY_AVX3
 
-// Formats: bytes as stored to codes. Key codes are unsigned with kKeyOffset added to the true
-// code; value codes are true codes of sign kValueSign.
+// One vector of each line of a unit.
+template <bool kPartial>
+struct Lines {
+  const std::uint8_t* at;
+  std::size_t stride;
+  int count;  // kPartial: i32 lanes that exist
+
+  // A partial vector reads `count` lanes and no further.
+  HWY_INLINE V8 operator[](int line) const {
+    const std::uint8_t* from = at + static_cast<std::size_t>(line) * stride;
+    if constexpr (!kPartial) return hn::LoadU(D8(), from);
+    const DI di;
+    return hn::BitCast(D8(), hn::MaskedLoad(hn::FirstN(di, static_cast<std::size_t>(count)), di,
+                                            reinterpret_cast<const std::int32_t*>(from)));
+  }
+};
+
+// Bytes shifted by kBits to the right, or -kBits to the left; what comes from other bytes is left
+// for the caller to mask.
+template <int kBits>
+HWY_INLINE V8 ShiftBytes(V8 bytes) {
+  const hn::RebindToUnsigned<D16> du16;
+  if constexpr (kBits > 0) {
+    return hn::BitCast(D8(), hn::ShiftRight<kBits>(hn::BitCast(du16, bytes)));
+  } else if constexpr (kBits < 0) {
+    return hn::BitCast(D8(), hn::ShiftLeft<-kBits>(hn::BitCast(du16, bytes)));
+  } else {
+    return bytes;
+  }
+}
+template <int kShift, int kMask>
+HWY_INLINE V8 Field(V8 bytes) {
+  return hn::And(ShiftBytes<kShift>(bytes), hn::Set(D8(), kMask));
+}
+
+// How codes of kBits lie in the lines of a unit (quant/layout.h). Quad: those of quad k, one a
+// byte.
+template <int kBits>
+struct Packing;
+
+template <>
+struct Packing<8> {
+  static constexpr int kLines = 1;
+  static constexpr int kQuads = 1;
+  template <int k, class L>
+  static HWY_INLINE V8 Quad(const L& lines) {
+    return lines[0];
+  }
+};
+template <>
+struct Packing<4> {
+  static constexpr int kLines = 1;
+  static constexpr int kQuads = 2;
+  template <int k, class L>
+  static HWY_INLINE V8 Quad(const L& lines) {
+    return Field<4 * k, 15>(lines[0]);
+  }
+};
+template <>
+struct Packing<3> {
+  static constexpr int kLines = 3;
+  static constexpr int kQuads = 8;
+  template <int k, class L>
+  static HWY_INLINE V8 Quad(const L& lines) {
+    // Quads k and k ^ 2 share a vector: bits 0..2 and 4..6 of each byte.
+    constexpr int kOdd = k % 2;
+    constexpr int kThirdShift = k < 4 ? kOdd : -1 - kOdd;
+    const V8 low = ShiftBytes<2 * kOdd>(lines[k / 4]);
+    const V8 both = hn::Or(hn::And(low, hn::Set(D8(), 0x33)), Field<kThirdShift, 0x44>(lines[2]));
+    return Field<k % 4 / 2 * 4, 7>(both);
+  }
+};
+template <>
+struct Packing<2> {
+  static constexpr int kLines = 1;
+  static constexpr int kQuads = 4;
+  template <int k, class L>
+  static HWY_INLINE V8 Quad(const L& lines) {
+    return Field<2 * k, 3>(lines[0]);
+  }
+};
+template <>
+struct Packing<1> {
+  static constexpr int kLines = 1;
+  static constexpr int kQuads = 8;
+  template <int k, class L>
+  static HWY_INLINE V8 Quad(const L& lines) {
+    return Field<kBitShift[k], 1>(lines[0]);
+  }
+};
+
+// Formats: what codes stand for. Key codes are unsigned with kKeyOffset added to the true code;
+// value codes are true codes of sign kValueSign.
 struct Int8Format {
-  static constexpr int kQuadsPerUnit = 1;
+  using Pack = Packing<8>;
   static constexpr std::int32_t kKeyOffset = 128;
   static constexpr Sign kValueSign = Sign::kSigned;
   template <Side kSide>
   struct Reader {
     explicit HWY_INLINE Reader(const Codebook*) {}
-    HWY_INLINE V8 Low(V8 raw) const {
-      if constexpr (kSide == Side::kValue) return raw;
-      return hn::Xor(raw, hn::Set(D8(), 0x80));
+    HWY_INLINE V8 operator()(V8 codes) const {
+      if constexpr (kSide == Side::kValue) return codes;
+      return hn::Xor(codes, hn::Set(D8(), 0x80));
     }
-    HWY_INLINE V8 High(V8 raw) const { return raw; }
   };
 };
 
 struct NibbleFormat {
-  static constexpr int kQuadsPerUnit = 2;
+  using Pack = Packing<4>;
   static constexpr std::int32_t kKeyOffset = 0;
   static constexpr Sign kValueSign = Sign::kUnsigned;
   template <Side kSide>
   struct Reader {
     explicit HWY_INLINE Reader(const Codebook*) {}
-    HWY_INLINE V8 Low(V8 raw) const { return hn::And(raw, hn::Set(D8(), 0x0F)); }
-    HWY_INLINE V8 High(V8 raw) const {
-      const hn::RebindToUnsigned<D16> du16;
-      const auto shifted = hn::BitCast(D8(), hn::ShiftRight<4>(hn::BitCast(du16, raw)));
-      return hn::And(shifted, hn::Set(D8(), 0x0F));
-    }
+    HWY_INLINE V8 operator()(V8 codes) const { return codes; }
   };
 };
 
-// Nibbles that select one of 16 signed levels.
+// Codes that select one of 2^kBits signed levels.
+template <int kBits>
 struct CodebookFormat {
-  static constexpr int kQuadsPerUnit = 2;
+  using Pack = Packing<kBits>;
   static constexpr std::int32_t kKeyOffset = 128;
   static constexpr Sign kValueSign = Sign::kSigned;
   template <Side kSide>
   struct Reader {
     V8 table;
-    NibbleFormat::Reader<kSide> nibbles;
-    explicit HWY_INLINE Reader(const Codebook* codebook) : nibbles(codebook) {
+    explicit HWY_INLINE Reader(const Codebook* codebook) {
       const D8 d8;
       alignas(16) std::uint8_t levels[16];
       for (int i = 0; i < 16; ++i) levels[i] = static_cast<std::uint8_t>(codebook->level[i]);
       table = hn::LoadDup128(d8, levels);
       if constexpr (kSide == Side::kKey) table = hn::Xor(table, hn::Set(d8, 0x80));
     }
-    HWY_INLINE V8 Low(V8 raw) const { return hn::TableLookupBytes(table, nibbles.Low(raw)); }
-    HWY_INLINE V8 High(V8 raw) const { return hn::TableLookupBytes(table, nibbles.High(raw)); }
+    HWY_INLINE V8 operator()(V8 codes) const { return hn::TableLookupBytes(table, codes); }
   };
 };
 
@@ -219,6 +304,24 @@ HWY_INLINE void AddQuad(Sums<Dot>& s, typename Dot::Codes codes0, typename Dot::
   }
   if constexpr (kHeads > 3) {
     AddOne<Dot, kSide, kVectors>(s.d0, s.d1, codes0, codes1, words + 3 * kStride);
+  }
+}
+
+// Quads k.. of one unit of two vectors; the words of neighbouring quads are kNextQuad apart.
+template <class Dot, class Format, Side kSide, int kHeads, int kVectors, int k = 0>
+HWY_INLINE void AddUnit(Sums<Dot>& s, const Lines<kVectors == 1>& lines0,
+                        const Lines<kVectors == 1>& lines1,
+                        const typename Format::template Reader<kSide>& reader,
+                        const std::int32_t* words) {
+  if constexpr (k < Format::Pack::kQuads) {
+    constexpr int kNextQuad = kSide == Side::kKey ? kHeadTile * 2 : 4;
+    constexpr Sign kSign = kSide == Side::kKey ? Sign::kUnsigned : Format::kValueSign;
+    const V8 codes0 = reader(Format::Pack::template Quad<k>(lines0));
+    const V8 codes1 = kVectors == 1 ? codes0 : reader(Format::Pack::template Quad<k>(lines1));
+    AddQuad<Dot, kSide, kHeads, kVectors>(s, Dot::template Widen<kSign>(codes0),
+                                          Dot::template Widen<kSign>(codes1),
+                                          words + k * kNextQuad);
+    AddUnit<Dot, Format, kSide, kHeads, kVectors, k + 1>(s, lines0, lines1, reader, words);
   }
 }
 

@@ -53,40 +53,34 @@ struct KeyFlush {
   }
 };
 
-// Both vectors of rows, one group: `units` lines of codes each.
+// Both vectors of rows, one group of `units` units.
 template <class Dot, class Format, int kHeads>
 HWY_INLINE void KeyGroup(const std::uint8_t* codes0, const std::uint8_t* codes1, int units,
                          const std::int32_t* words,
                          const typename Format::template Reader<Side::kKey>& reader,
                          Sums<Dot>& sums, Ahead<CacheLevel::kL1>& ahead) {
-  const D8 d8;
-  constexpr int kWordsPerQuad = kHeadTile * 2;
+  using Pack = typename Format::Pack;
   for (int u = 0; u < units; ++u) {
-    const V8 raw0 = hn::LoadU(d8, codes0);
-    const V8 raw1 = hn::LoadU(d8, codes1);
-    AddQuad<Dot, Side::kKey, kHeads, 2>(
-        sums, Dot::template Widen<Sign::kUnsigned>(reader.Low(raw0)),
-        Dot::template Widen<Sign::kUnsigned>(reader.Low(raw1)), words);
-    if constexpr (Format::kQuadsPerUnit > 1) {
-      AddQuad<Dot, Side::kKey, kHeads, 2>(
-          sums, Dot::template Widen<Sign::kUnsigned>(reader.High(raw0)),
-          Dot::template Widen<Sign::kUnsigned>(reader.High(raw1)), words + kWordsPerQuad);
-    }
-    words += kWordsPerQuad * Format::kQuadsPerUnit;
-    codes0 += kLine;
-    codes1 += kLine;
-    ahead.Step<kPairLines>();
+    const Lines<false> lines0{codes0, kLine, kLanes};
+    const Lines<false> lines1{codes1, kLine, kLanes};
+    AddUnit<Dot, Format, Side::kKey, kHeads, 2>(sums, lines0, lines1, reader, words);
+    words += kHeadTile * 2 * Pack::kQuads;
+    codes0 += Pack::kLines * kLine;
+    codes1 += Pack::kLines * kLine;
+    for (int l = 0; l < Pack::kLines; ++l) ahead.Step<kPairLines>();
   }
 }
 
 template <class Dot, class Format, int kHeads>
 HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const IntQuery& query, float* logits) {
-  constexpr int kUnitDims = 4 * Format::kQuadsPerUnit;
+  using Pack = typename Format::Pack;
+  constexpr int kUnitDims = 4 * Pack::kQuads;
   const typename Format::template Reader<Side::kKey> reader(b.codebook);
   const int panels = (b.rows + kPanelRows - 1) / kPanelRows;
   const int group_units = (b.group + kUnitDims - 1) / kUnitDims;
   const int groups = b.dim / b.group;
-  const std::size_t panel_bytes = static_cast<std::size_t>(groups * group_units) * kLine;
+  const std::size_t group_bytes = static_cast<std::size_t>(group_units * Pack::kLines) * kLine;
+  const std::size_t panel_bytes = static_cast<std::size_t>(groups) * group_bytes;
   constexpr int kPanelsPerStep = kLanes * 2 / kPanelRows;
   Ahead<CacheLevel::kL1> ahead(b);
 
@@ -120,10 +114,9 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const IntQuery& query, float*
                    Dot::Finish(sums.d1));
       }
       ahead.Step<1>();
-      const std::size_t group_bytes = static_cast<std::size_t>(group_units) * kLine;
       codes0 += group_bytes;
       codes1 += group_bytes;
-      words += group_units * Format::kQuadsPerUnit * kHeadTile * 2;
+      words += group_units * Pack::kQuads * kHeadTile * 2;
     }
   }
   ahead.Finish(b);

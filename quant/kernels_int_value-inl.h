@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "quant/kernels_dot-inl.h"
 
@@ -131,22 +132,13 @@ HWY_INLINE void AddTile(typename Dot::Sum s0, typename Dot::Sum s1, const GroupW
   }
 }
 
-// One vector of codes; a partial one reads `count` dims and no further.
-template <bool kPartial>
-HWY_INLINE V8 LoadCodes(const std::uint8_t* codes, int count) {
-  const DI di;
-  if constexpr (!kPartial) return hn::LoadU(D8(), codes);
-  return hn::BitCast(D8(), hn::MaskedLoad(hn::FirstN(di, static_cast<std::size_t>(count)), di,
-                                          reinterpret_cast<const std::int32_t*>(codes)));
-}
-
 // What the tiles of one block share.
 struct ValueBlock {
   const KernelBlock& block;
   float* acc;
   int acc_stride;
-  int units;                    // of 4 or 8 rows
-  std::size_t unit_stride;      // bytes
+  int units;  // of rows
+  std::size_t line_bytes;
   const GroupWeights& weights;  // of the group at hand
 };
 
@@ -164,20 +156,13 @@ HWY_NOINLINE void ValueTile(const ValueBlock& v, int first_dim, int count,
   StartSums<Dot, kHeads>(s, kNone);
   const std::int32_t* words = w.words[0];
   for (int u = 0; u < v.units; ++u) {
-    const V8 raw0 = LoadCodes<kVectors == 1>(codes, count);
-    const V8 raw1 = LoadCodes<kVectors == 1>(codes + (kVectors - 1) * kVectorBytes, count);
-    constexpr Sign kSign = Format::kValueSign;
-    AddQuad<Dot, Side::kValue, kHeads, kVectors>(s, Dot::template Widen<kSign>(reader.Low(raw0)),
-                                                 Dot::template Widen<kSign>(reader.Low(raw1)),
-                                                 words);
-    if constexpr (Format::kQuadsPerUnit > 1) {
-      AddQuad<Dot, Side::kValue, kHeads, kVectors>(s, Dot::template Widen<kSign>(reader.High(raw0)),
-                                                   Dot::template Widen<kSign>(reader.High(raw1)),
-                                                   words + 4);
-    }
-    words += 4 * Format::kQuadsPerUnit;
-    codes += v.unit_stride;
-    ahead.Step<kPairLines * kVectors / 2>();
+    using Pack = typename Format::Pack;
+    const Lines<kVectors == 1> lines0{codes, v.line_bytes, count};
+    const Lines<kVectors == 1> lines1{codes + (kVectors - 1) * kVectorBytes, v.line_bytes, count};
+    AddUnit<Dot, Format, Side::kValue, kHeads, kVectors>(s, lines0, lines1, reader, words);
+    words += 4 * Pack::kQuads;
+    codes += Pack::kLines * v.line_bytes;
+    for (int l = 0; l < Pack::kLines; ++l) ahead.Step<kPairLines * kVectors / 2>();
   }
   ahead_of_block = ahead;
   float* acc = v.acc + first_dim;
@@ -189,14 +174,15 @@ HWY_NOINLINE void ValueTile(const ValueBlock& v, int first_dim, int count,
 
 template <class Dot, class Format, int kHeads>
 HWY_NOINLINE void AccumulateHeads(const KernelBlock& b, const float* weights, float* acc) {
-  constexpr int kUnitRows = 4 * Format::kQuadsPerUnit;
+  constexpr int kUnitRows = 4 * Format::Pack::kQuads;
   GroupWeights group_weights;
-  const ValueBlock v{b,
-                     acc,
-                     AccumulatorStride(b.dim),
-                     (b.rows + kUnitRows - 1) / kUnitRows,
-                     static_cast<std::size_t>(b.dim) * 4,
-                     group_weights};
+  const int units = (b.rows + kUnitRows - 1) / kUnitRows;
+  // Rows of the last unit that lie behind the last panel.
+  for (int r = PanelRows(b); r < units * kUnitRows; r += kPanelRows) {
+    for (auto& words : group_weights.words) std::memset(words + r, 0, kPanelRows * 4);
+  }
+  const ValueBlock v{
+      b, acc, AccumulatorStride(b.dim), units, static_cast<std::size_t>(b.dim) * 4, group_weights};
   Ahead<CacheLevel::kL1> ahead(b);
   for (int g = 0; g < b.dim / b.group; ++g) {
     PrepareGroup<Dot, kHeads>(b, weights, g, group_weights);

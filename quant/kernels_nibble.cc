@@ -22,14 +22,14 @@ void NibbleScore(const KernelBlock& block, const void* prepared, int heads, floa
   if (block.codebook == nullptr) {
     ScoreBlock<MaddDot, NibbleFormat>(block, prepared, heads, logits);
   } else {
-    ScoreBlock<MaddDot, CodebookFormat>(block, prepared, heads, logits);
+    ScoreBlock<MaddDot, CodebookFormat<4>>(block, prepared, heads, logits);
   }
 }
 void NibbleAccumulate(const KernelBlock& block, const float* weights, int heads, float* acc) {
   if (block.codebook == nullptr) {
     AccumulateBlock<MaddDot, NibbleFormat>(block, weights, heads, acc);
   } else {
-    AccumulateBlock<MaddDot, CodebookFormat>(block, weights, heads, acc);
+    AccumulateBlock<MaddDot, CodebookFormat<4>>(block, weights, heads, acc);
   }
 }
 #else

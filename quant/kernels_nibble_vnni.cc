@@ -19,7 +19,7 @@ void VnniScoreNibble(const KernelBlock& block, const void* prepared, int heads, 
   if (block.codebook == nullptr) {
     N_AVX3::ScoreBlock<VnniDot, N_AVX3::NibbleFormat>(block, prepared, heads, logits);
   } else {
-    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat>(block, prepared, heads, logits);
+    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat<4>>(block, prepared, heads, logits);
   }
 }
 
@@ -28,7 +28,7 @@ void VnniAccumulateNibble(const KernelBlock& block, const float* weights, int he
   if (block.codebook == nullptr) {
     N_AVX3::AccumulateBlock<VnniDot, N_AVX3::NibbleFormat>(block, weights, heads, acc);
   } else {
-    N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat>(block, weights, heads, acc);
+    N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat<4>>(block, weights, heads, acc);
   }
 }
 

@@ -37,6 +37,19 @@ struct NibbleCodes {
   }
 };
 
+struct PlaneCodes {
+  static std::int32_t At(const KernelBlock& b, Side side, int row, int d) {
+    const BlockLayout layout{CodeLayout::kBitPlanes, side, b.dim, b.bits, 1, false};
+    int code = 0;
+    for (const int width : {2, 1}) {
+      if ((b.bits & width) == 0) continue;
+      const CodeAt at = PlaneAt(layout, width, row, d);
+      code |= (b.codes[at.byte] >> at.shift & ((1 << width) - 1)) << PartShift(b.bits, width);
+    }
+    return b.codebook->level[code];
+  }
+};
+
 // The rounded query of head h, dim d (QueryForm::kPairs).
 std::int32_t RoundedQuery(const IntQuery& query, int h, int d) {
   const auto* pairs = reinterpret_cast<const std::int16_t*>(query.quads);
@@ -102,6 +115,10 @@ void PlainScoreNibble(const KernelBlock& block, const void* prepared, int heads,
   Score<NibbleCodes>(block, prepared, heads, logits);
 }
 
+void PlainScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+  Score<PlaneCodes>(block, prepared, heads, logits);
+}
+
 void PlainAccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc) {
   const auto* values = reinterpret_cast<const std::uint16_t*>(block.codes);
   const int stride = AccumulatorStride(block.dim);
@@ -120,6 +137,10 @@ void PlainAccumulateInt8(const KernelBlock& block, const float* weights, int hea
 
 void PlainAccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc) {
   Accumulate<NibbleCodes>(block, weights, heads, acc);
+}
+
+void PlainAccumulatePlanes(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  Accumulate<PlaneCodes>(block, weights, heads, acc);
 }
 
 }  // namespace kvsieve::quant

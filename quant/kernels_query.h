@@ -7,7 +7,7 @@
 // The two i32 of a quad of dims (d0 d1 d2 d3) depend on the multiply instruction they are for:
 //   kPairs   i16 pairs (d0, d2) and (d1, d3): what is left when bytes are widened by shifts
 //   kBytes   signed high bytes d0..d3, then signed low bytes: 256 * high + low = value
-// Quads are padded to whole octets of dims with zeros.
+// Quads are padded to whole units of dims with zeros.
 #ifndef KVSIEVE_QUANT_KERNELS_QUERY_H_
 #define KVSIEVE_QUANT_KERNELS_QUERY_H_
 
@@ -38,7 +38,8 @@ constexpr std::size_t GroupSumBytes(int dim, int group) {
   return RoundUp(static_cast<std::size_t>(dim / group) * kHeadTile * sizeof(std::int32_t), 64);
 }
 constexpr std::size_t QuadBytes(int dim) {
-  return RoundUp(static_cast<std::size_t>(dim), 8) / 4 * kHeadTile * 2 * sizeof(std::int32_t);
+  return RoundUp(static_cast<std::size_t>(dim), kUnitCodes) / 4 * kHeadTile * 2 *
+         sizeof(std::int32_t);
 }
 
 struct IntQuery {

@@ -12,12 +12,17 @@
 //     half    [row][dim]                        f16 or bf16
 //     int8    [row / 4][dim][4 rows]            i8
 //     nibble  [row / 8][dim][4]                 byte j: low = row 8o + j, high = row 8o + 4 + j
-//   bit planes, both sides (1, 2, 3 and 5 bits)
-//     [row][plane 4 bits][plane 2 bits][plane 1 bit], of each only what the width needs; in a
-//     plane the code parts of consecutive dims fill bytes from the low end
+//   bit planes (1, 2, 3 and 5 bits): a code is cut into parts of 4, 2 and 1 bits, and a unit of
+//   codes (32; 16 where there is no single bit) has whole lines for each part, the widest first.
+//   A line is 4 bytes a lane. 3 bits: lines 0 and 1 hold bits 0 and 1 of 16 codes each, line 2
+//   holds bit 2 of all 32.
+//     keys    [panel][unit of dims][line][16 rows][4]
+//     values  [unit of rows][line][dim][4]
+//     Byte j of a line has codes j, 4 + j, 8 + j ... from the low end; single bits: see kBitShift.
 //   scales, zero points: [group of dims][capacity_rows] of 2 bytes
 //
-// Keys pad dims up to whole quads (int8) or octets (nibble) with zero codes, bit planes to octets.
+// Keys pad dims up to whole quads (int8), octets (nibble) or units (bit planes) with zero codes;
+// values in bit planes have room for whole units of rows.
 #ifndef KVSIEVE_QUANT_LAYOUT_H_
 #define KVSIEVE_QUANT_LAYOUT_H_
 
@@ -32,6 +37,10 @@ namespace kvsieve::quant {
 constexpr std::size_t RoundUp(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
+
+// Bit planes: codes that share lines. kUnitCodes is a multiple of each width's.
+constexpr int kUnitCodes = 32;
+constexpr int UnitCodes(int bits) { return (bits & 1) != 0 ? 32 : 16; }
 
 enum class CodeLayout : std::uint8_t { kHalf, kInt8, kNibble, kBitPlanes };
 
@@ -54,21 +63,24 @@ struct BlockLayout {
   }
   constexpr std::int64_t scale_row_bytes() const { return std::int64_t{groups} * (zeros ? 4 : 2); }
 
-  // Bytes of one row's codes with the padding of dims.
-  constexpr std::size_t padded_row_bytes() const {
-    const auto d = static_cast<std::size_t>(dim);
-    if (side == Side::kKey && codes == CodeLayout::kInt8) return RoundUp(d, 4);
-    if (side == Side::kKey && codes == CodeLayout::kNibble) return RoundUp(d, 8) / 2;
-    // Two rows of one value share a byte, so a row is half a byte per dim.
-    if (codes == CodeLayout::kNibble) return (d + 1) / 2;
-    if (codes == CodeLayout::kBitPlanes) return RoundUp(d, 8) / 8 * static_cast<std::size_t>(bits);
-    return static_cast<std::size_t>(code_row_bytes());
-  }
   constexpr std::size_t code_plane_bytes(int capacity_rows) const {
-    if (side == Side::kValue && codes == CodeLayout::kNibble) {
-      return static_cast<std::size_t>(capacity_rows) / 2 * static_cast<std::size_t>(dim);
+    const auto rows = static_cast<std::size_t>(capacity_rows);
+    const auto d = static_cast<std::size_t>(dim);
+    const bool key = side == Side::kKey;
+    switch (codes) {
+      case CodeLayout::kHalf:
+        return rows * d * 2;
+      case CodeLayout::kInt8:
+        return rows * (key ? RoundUp(d, 4) : d);
+      case CodeLayout::kNibble:
+        return rows * (key ? RoundUp(d, 8) : d) / 2;
+      case CodeLayout::kBitPlanes:
+        break;
     }
-    return static_cast<std::size_t>(capacity_rows) * padded_row_bytes();
+    const auto unit = static_cast<std::size_t>(UnitCodes(bits));
+    const std::size_t padded_rows = key ? rows : RoundUp(rows, unit);
+    const std::size_t padded_dims = key ? RoundUp(d, unit) : d;
+    return padded_rows * padded_dims / 8 * static_cast<std::size_t>(bits);
   }
   // Byte offsets of the planes in a block, and the block's size. Code planes are padded to 64
   // bytes so that scale planes are aligned.
@@ -86,7 +98,7 @@ struct BlockLayout {
   }
 };
 
-// Place of one code. Nibbles: the byte, and the shift (0 or 4) in it.
+// Place of one code: the byte, and where it holds several, the shift in it.
 struct CodeAt {
   std::size_t byte;
   int shift;
@@ -112,6 +124,31 @@ constexpr CodeAt NibbleAt(Side side, int dim_count, int row, int d) {
   }
   const std::size_t octets = RoundUp(n, 8) / 8;
   return {((r / 16 * octets + d / 8) * 16 + r % 16) * 4 + d % 4, d % 8 / 4 * 4};
+}
+
+// Bit planes. The part of a code that lies in the lines of `width` bits (4, 2 or 1) is what its
+// bits from PartShift on say.
+constexpr int PartShift(int bits, int width) { return bits & ~(2 * width - 1); }
+// Single bits: shifts of the eight quads of a unit, such that a kernel gets at quads 0 and 2, 1
+// and 3, 4 and 6, 5 and 7 with one shift of the line: they become bits 2 and 6, above the two
+// bits of the other lines.
+constexpr int kBitShift[8] = {2, 3, 6, 7, 1, 0, 5, 4};
+
+constexpr CodeAt PlaneAt(const BlockLayout& layout, int width, int row, int d) {
+  const auto r = static_cast<std::size_t>(row);
+  const auto n = static_cast<std::size_t>(layout.dim);
+  const int unit = UnitCodes(layout.bits);
+  const int unit_lines = layout.bits * unit / 32;
+  const int line_codes = 32 / width;
+  const int along = layout.side == Side::kKey ? d : row;
+  const int quad = along % line_codes / 4;
+  const int shift = width == 1 ? kBitShift[quad] : quad * width;
+  const auto line = static_cast<std::size_t>(
+      along / unit * unit_lines + PartShift(layout.bits, width) + along % unit / line_codes);
+  if (layout.side == Side::kValue) return {(line * n + d) * 4 + r % 4, shift};
+  const auto panel_units = static_cast<std::size_t>((layout.dim + unit - 1) / unit);
+  const std::size_t panel_line = r / 16 * panel_units * static_cast<std::size_t>(unit_lines) + line;
+  return {(panel_line * 16 + r % 16) * 4 + d % 4, shift};
 }
 
 }  // namespace kvsieve::quant

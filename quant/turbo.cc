@@ -167,12 +167,16 @@ class TurboCodec final : public BlockCodec {
   }
   void Score(const float* stats, const void* prepared, int heads, ConstBlockRef block, int rows,
              float* logits, Prefetch ahead) const override {
-    if (fused()) return ScoreNibble(View(stats, block, rows, ahead), prepared, heads, logits);
+    const bool nibbles = layout().codes == CodeLayout::kNibble;
+    if (nibbles) return ScoreNibble(View(stats, block, rows, ahead), prepared, heads, logits);
+    if (fused()) return ScorePlanes(View(stats, block, rows, ahead), prepared, heads, logits);
     ScoreDecoded(*this, stats, prepared, heads, block, rows, logits);
   }
   void Accumulate(const float* stats, const float* weights, int heads, ConstBlockRef block,
                   int rows, float* acc, Prefetch ahead) const override {
-    if (fused()) return AccumulateNibble(View(stats, block, rows, ahead), weights, heads, acc);
+    const bool nibbles = layout().codes == CodeLayout::kNibble;
+    if (nibbles) return AccumulateNibble(View(stats, block, rows, ahead), weights, heads, acc);
+    if (fused()) return AccumulatePlanes(View(stats, block, rows, ahead), weights, heads, acc);
     AccumulateDecoded(*this, stats, weights, heads, block, rows, acc);
   }
 
@@ -181,7 +185,8 @@ class TurboCodec final : public BlockCodec {
   static float ScaleOf(const float* stats, std::uint16_t bits) {
     return wide_scales(stats) ? ToFloat(BF16{bits}) : ToFloat(F16{bits});
   }
-  bool fused() const { return layout().codes == CodeLayout::kNibble; }
+  // The kernels look levels up in a table of 16.
+  bool fused() const { return layout().bits <= 4; }
 
   static Status TooLong(std::int64_t row_index, double scale) {
     return Status::Invalid(StrCat("row ", row_index, " needs the norm scale ",

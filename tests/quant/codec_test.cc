@@ -76,8 +76,16 @@ TEST(CodecSize, BlocksAreTheirRowsRoundedUpToCacheLines) {
           const auto bytes = static_cast<std::int64_t>(chain->codec().BlockBytes(capacity));
           EXPECT_EQ(bytes % 64, 0);
           EXPECT_GE(bytes, capacity * (row.codes + row.scales)) << text;
-          // One rounding after the codes, one at the end.
-          EXPECT_LT(bytes, capacity * (row.codes + row.scales) + 2 * 64) << text;
+          // One rounding after the codes, one at the end. Single bits are stored for 32 dims of
+          // keys or 32 rows of values at a time, so up to 16 of these are room.
+          bool single_bits = false;
+          for (const char* odd : {"bits=1", "bits=3", "bits=5", "int3"}) {
+            single_bits = single_bits || text.find(odd) != std::string::npos;
+          }
+          std::int64_t room = 0;
+          if (single_bits && side == Side::kKey) room = row.codes * (dim % 32) / dim * capacity;
+          if (single_bits && side == Side::kValue) room = row.codes * (capacity % 32);
+          EXPECT_LT(bytes, capacity * (row.codes + row.scales) + room + 2 * 64) << text;
         }
       }
     }
@@ -212,7 +220,7 @@ TEST(CodecValues, BytesAreGolden) {
       {"int8", 16233101097827730010U},
       {"int4", 10558750533593095627U},
       {"int4(sym)", 15776899186890658741U},
-      {"center+turbo(bits=3)", 17584745912283340661U},
+      {"center+turbo(bits=3)", 12889747774878988500U},
       {"turbo", 15698370923689236545U}};
   // Rows from integers alone: the standard's distributions differ between libraries.
   Rows rows(64, 128);

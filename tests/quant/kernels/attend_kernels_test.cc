@@ -41,6 +41,9 @@ void Score(const TestBlock& block, const float* q, int heads, float* logits) {
   const GuardedMemory prepared(IntQueryBytes(s.dim, s.group));
   PrepareIntQueries(q, heads, s.dim, s.group, prepared.as<>());
   if (s.format == Format::kInt8) return ScoreInt8(block.kernel(), prepared.as<>(), heads, logits);
+  if (s.format == Format::kPlanes) {
+    return ScorePlanes(block.kernel(), prepared.as<>(), heads, logits);
+  }
   ScoreNibble(block.kernel(), prepared.as<>(), heads, logits);
 }
 
@@ -48,6 +51,7 @@ void Accumulate(const TestBlock& block, const float* weights, int heads, float* 
   const Format format = block.shape().format;
   if (format == Format::kHalf) return AccumulateHalf(block.kernel(), weights, heads, acc);
   if (format == Format::kInt8) return AccumulateInt8(block.kernel(), weights, heads, acc);
+  if (format == Format::kPlanes) return AccumulatePlanes(block.kernel(), weights, heads, acc);
   AccumulateNibble(block.kernel(), weights, heads, acc);
 }
 
@@ -175,7 +179,9 @@ void ForGrid(Format format, const std::vector<int>& groups, std::mt19937& random
         shape.dim = dim;
         shape.rows = rows;
         shape.group = group == 0 ? dim : group;
-        shape.zeros = format == Format::kNibble && turn % 3 != 0;
+        shape.bits = 1 + turn % 3;
+        const bool may_have_zeros = format == Format::kNibble || format == Format::kPlanes;
+        shape.zeros = may_have_zeros && turn % 3 != turn % 2;
         shape.half_type = turn % 2 == 0 ? HalfType::kBF16 : HalfType::kF16;
         const int least = (rows + kPanelRows - 1) / kPanelRows * kPanelRows;
         shape.capacity_rows = turn % 2 == 0 ? least : kBlockRows;
@@ -201,12 +207,21 @@ TEST_P(AttendKernels, NibbleMatchesDoubleSums) {
 
 TEST_P(AttendKernels, CodebookMatchesDoubleSums) { ForGrid(Format::kCodebook, {0, 32}, random_); }
 
+TEST_P(AttendKernels, PlanesMatchDoubleSums) {
+  // 1, 2 and 3 bits take turns as the shapes do.
+  ForGrid(Format::kPlanes, {0, 0, 32, 96}, random_);
+}
+
+constexpr Format kFormats[] = {Format::kHalf, Format::kInt8, Format::kNibble, Format::kCodebook,
+                               Format::kPlanes};
+
 TEST_P(AttendKernels, EveryRowAndHeadCountMatches) {
-  for (const Format format : {Format::kHalf, Format::kInt8, Format::kNibble, Format::kCodebook}) {
+  for (const Format format : kFormats) {
     for (int rows = 1; rows <= kBlockRows; ++rows) {
       for (int heads = 1; heads <= kHeadTile; ++heads) {
         Shape shape;
         shape.format = format;
+        shape.bits = 1 + (rows / 2 + heads) % 3;
         shape.side = rows % 2 == 0 ? Side::kKey : Side::kValue;
         shape.dim = 64;
         shape.group = 32;
@@ -222,7 +237,7 @@ TEST_P(AttendKernels, EveryRowAndHeadCountMatches) {
 // The largest sums there are: every product has the same sign and the largest magnitude. A 32-bit
 // overflow would be off by many times the bound.
 TEST_P(AttendKernels, LongestRowsOfExtremeCodesDoNotOverflow) {
-  for (const Format format : {Format::kInt8, Format::kNibble, Format::kCodebook}) {
+  for (const Format format : {Format::kInt8, Format::kNibble, Format::kCodebook, Format::kPlanes}) {
     for (const int dim : {128, 576, 4096}) {
       Shape shape;
       shape.format = format;
@@ -247,7 +262,7 @@ TEST_P(AttendKernels, LongestRowsOfExtremeCodesDoNotOverflow) {
 }
 
 TEST_P(AttendKernels, ScalesOfAnySizeWork) {
-  for (const Format format : {Format::kInt8, Format::kNibble, Format::kCodebook}) {
+  for (const Format format : {Format::kInt8, Format::kNibble, Format::kCodebook, Format::kPlanes}) {
     for (const float scale : {1e-20F, 1e-3F, 1e20F, 1e30F}) {
       for (const Side side : {Side::kKey, Side::kValue}) {
         Shape shape;
@@ -265,7 +280,7 @@ TEST_P(AttendKernels, ScalesOfAnySizeWork) {
 }
 
 TEST_P(AttendKernels, ZeroQueryScoresExactlyZero) {
-  for (const Format format : {Format::kHalf, Format::kInt8, Format::kNibble, Format::kCodebook}) {
+  for (const Format format : kFormats) {
     Shape shape;
     shape.format = format;
     shape.dim = 96;
@@ -282,7 +297,7 @@ TEST_P(AttendKernels, ZeroQueryScoresExactlyZero) {
 }
 
 TEST_P(AttendKernels, ZeroWeightsAddExactlyNothing) {
-  for (const Format format : {Format::kHalf, Format::kInt8, Format::kNibble, Format::kCodebook}) {
+  for (const Format format : kFormats) {
     Shape shape;
     shape.format = format;
     shape.side = Side::kValue;

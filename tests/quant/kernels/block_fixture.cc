@@ -17,8 +17,11 @@ BlockLayout LayoutOf(const Shape& shape) {
   layout.side = shape.side;
   layout.dim = shape.dim;
   if (shape.format == Format::kHalf) return layout;
-  layout.codes = shape.format == Format::kInt8 ? CodeLayout::kInt8 : CodeLayout::kNibble;
-  layout.bits = shape.format == Format::kInt8 ? 8 : 4;
+  constexpr CodeLayout kCodes[] = {CodeLayout::kHalf, CodeLayout::kInt8, CodeLayout::kNibble,
+                                   CodeLayout::kNibble, CodeLayout::kBitPlanes};
+  const int bits[] = {16, 8, 4, 4, shape.bits};
+  layout.codes = kCodes[static_cast<int>(shape.format)];
+  layout.bits = bits[static_cast<int>(shape.format)];
   layout.groups = shape.dim / shape.group;
   layout.zeros = shape.zeros;
   return layout;
@@ -48,14 +51,15 @@ GuardedMemory::GuardedMemory(std::size_t bytes) {
 GuardedMemory::~GuardedMemory() { munmap(map_, map_bytes_); }
 
 std::string FormatName(Format format) {
-  constexpr const char* kNames[] = {"half", "int8", "nibble", "codebook"};
+  constexpr const char* kNames[] = {"half", "int8", "nibble", "codebook", "planes"};
   return kNames[static_cast<int>(format)];
 }
 
 std::string Shape::Describe() const {
-  return StrCat(FormatName(format), side == Side::kKey ? " key" : " value", " dim ", dim, " group ",
-                group, zeros ? " asym" : " sym", half_type == HalfType::kF16 ? " f16" : " bf16",
-                " capacity ", capacity_rows, " rows ", rows);
+  return StrCat(FormatName(format), ' ', bits, " bits", side == Side::kKey ? " key" : " value",
+                " dim ", dim, " group ", group, zeros ? " asym" : " sym",
+                half_type == HalfType::kF16 ? " f16" : " bf16", " capacity ", capacity_rows,
+                " rows ", rows);
 }
 
 TestBlock::TestBlock(const Shape& shape, std::mt19937& random)
@@ -68,6 +72,7 @@ TestBlock::TestBlock(const Shape& shape, std::mt19937& random)
   kernel_.capacity_rows = shape.capacity_rows;
   kernel_.rows = shape.rows;
   kernel_.dim = shape.dim;
+  kernel_.bits = layout_.bits;
   kernel_.group = shape.group;
   kernel_.half_type = shape.half_type;
   FillCodes(random);
@@ -78,7 +83,7 @@ TestBlock::TestBlock(const Shape& shape, std::mt19937& random)
     kernel_.zeros =
         reinterpret_cast<const std::uint16_t*>(data + layout_.zeros_at(shape.capacity_rows));
   }
-  if (shape.format == Format::kCodebook) kernel_.codebook = &codebook_;
+  if (shape.format >= Format::kCodebook) kernel_.codebook = &codebook_;
   FillScales(random);
 }
 
@@ -100,12 +105,42 @@ void TestBlock::FillCodes(std::mt19937& random) {
         const int code = shape_.extreme ? (high ? 127 : -127) : any;
         codes[Int8At(shape_.side, shape_.dim, r, d).byte] = static_cast<std::uint8_t>(code);
       } else {
-        const unsigned code = shape_.extreme ? (high ? 15U : 0U) : random() % 16;
-        const CodeAt at = NibbleAt(shape_.side, shape_.dim, r, d);
-        codes[at.byte] = static_cast<std::uint8_t>(codes[at.byte] | (code << at.shift));
+        const unsigned last = (1U << layout_.bits) - 1;
+        SetCode(r, d, shape_.extreme ? (high ? last : 0U) : random() & last);
       }
     }
   }
+}
+
+// Into memory that is zero.
+void TestBlock::SetCode(int row, int d, unsigned code) {
+  std::uint8_t* codes = memory_.as<>();
+  if (layout_.codes == CodeLayout::kNibble) {
+    const CodeAt at = NibbleAt(shape_.side, shape_.dim, row, d);
+    codes[at.byte] = static_cast<std::uint8_t>(codes[at.byte] | (code << at.shift));
+    return;
+  }
+  for (const int width : {4, 2, 1}) {
+    if ((layout_.bits & width) == 0) continue;
+    const CodeAt at = PlaneAt(layout_, width, row, d);
+    const unsigned part = code >> PartShift(layout_.bits, width) & ((1U << width) - 1);
+    codes[at.byte] = static_cast<std::uint8_t>(codes[at.byte] | part << at.shift);
+  }
+}
+
+unsigned TestBlock::CodeOf(int row, int d) const {
+  const std::uint8_t* codes = memory_.as<>();
+  if (layout_.codes == CodeLayout::kNibble) {
+    const CodeAt at = NibbleAt(shape_.side, shape_.dim, row, d);
+    return codes[at.byte] >> at.shift & 15U;
+  }
+  unsigned code = 0;
+  for (const int width : {4, 2, 1}) {
+    if ((layout_.bits & width) == 0) continue;
+    const CodeAt at = PlaneAt(layout_, width, row, d);
+    code |= (codes[at.byte] >> at.shift & ((1U << width) - 1)) << PartShift(layout_.bits, width);
+  }
+  return code;
 }
 
 void TestBlock::FillScales(std::mt19937& random) {
@@ -130,17 +165,15 @@ double TestBlock::Code(int row, int d) const {
   if (shape_.format == Format::kInt8) {
     return static_cast<std::int8_t>(codes[Int8At(shape_.side, shape_.dim, row, d).byte]);
   }
-  const CodeAt at = NibbleAt(shape_.side, shape_.dim, row, d);
-  const int code = codes[at.byte] >> at.shift & 15;
-  return shape_.format == Format::kNibble ? code : codebook_.level[code];
+  const unsigned code = CodeOf(row, d);
+  return shape_.format == Format::kNibble ? static_cast<double>(code) : codebook_.level[code];
 }
 
 double TestBlock::Scale(int row, int d) const {
   if (shape_.format == Format::kHalf) return 1.0;
   const std::uint16_t bits = kernel_.scales[d / shape_.group * shape_.capacity_rows + row];
   const float scale = shape_.half_type == HalfType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
-  return shape_.format == Format::kCodebook ? static_cast<double>(scale) * codebook_.level_scale
-                                            : scale;
+  return kernel_.codebook != nullptr ? static_cast<double>(scale) * codebook_.level_scale : scale;
 }
 
 double TestBlock::Zero(int row, int d) const {

@@ -32,7 +32,7 @@ class GuardedMemory {
   std::uint8_t* data_ = nullptr;
 };
 
-enum class Format { kHalf, kInt8, kNibble, kCodebook };
+enum class Format { kHalf, kInt8, kNibble, kCodebook, kPlanes };
 std::string FormatName(Format format);
 
 struct Shape {
@@ -40,6 +40,7 @@ struct Shape {
   Side side = Side::kKey;
   int dim = 0;
   int group = 0;  // ignored by half
+  int bits = 3;   // kPlanes: of a code
   bool zeros = false;
   HalfType half_type = HalfType::kBF16;
   int capacity_rows = 64;
@@ -65,6 +66,8 @@ class TestBlock {
 
  private:
   void FillCodes(std::mt19937& random);
+  void SetCode(int row, int d, unsigned code);
+  unsigned CodeOf(int row, int d) const;
   void FillScales(std::mt19937& random);
 
   Shape shape_;

@@ -1,0 +1,41 @@
+#include "quant/kernels_vnni.h"
+
+// AVX-512 only.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "quant/kernels_planes_vnni.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "quant/kernels_int_key-inl.h"
+#include "quant/kernels_int_value-inl.h"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace kvsieve::quant {
+
+void VnniScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+  using N_AVX3::VnniDot;
+  if (block.bits == 1) {
+    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat<1>>(block, prepared, heads, logits);
+  } else if (block.bits == 2) {
+    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat<2>>(block, prepared, heads, logits);
+  } else {
+    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat<3>>(block, prepared, heads, logits);
+  }
+}
+
+void VnniAccumulatePlanes(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  using N_AVX3::VnniDot;
+  if (block.bits == 1) {
+    N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat<1>>(block, weights, heads, acc);
+  } else if (block.bits == 2) {
+    N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat<2>>(block, weights, heads, acc);
+  } else {
+    N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat<3>>(block, weights, heads, acc);
+  }
+}
+
+}  // namespace kvsieve::quant
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_AVX3
