@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "kvsieve/result.h"
 #include "kvsieve/spec_args.h"
@@ -18,8 +19,8 @@ const StageInfo* FindStage(std::span<const StageInfo> infos, std::string_view na
 // "column 12: cold(...) is not available in this version", code kUnsupported.
 Status NotAvailable(int column, std::string_view what);
 
-// Whole sections with a name, such as k8v4. This version knows of them and builds none.
-std::span<const std::string_view> StoragePresets();
+// Whole sections with a name, such as k8v4: StoragePresetInfos(), and those still to come.
+std::vector<std::string_view> StoragePresetNames();
 bool IsStoragePreset(std::string_view name);
 
 // Errors for a name that is known, but not here; the ok of a name that nobody knows is left to the

@@ -51,6 +51,7 @@ class SpecParser {
   bool StartsWithSection() const;
   Status Evict();
   Status Section();
+  Status TakePreset(const StageInfo& preset, int column);
   Status TakeSide(std::string_view side, int column, StoreSpec* store);
   Status TakeOption(std::string_view name, int column);
   Status UnknownItem(std::string_view name, int column) const;
@@ -132,6 +133,14 @@ Status SpecParser::Evict() {
 }
 
 Status SpecParser::Section() {
+  SpecCursor ahead = cursor_;
+  const std::string_view first = ahead.TakeName();
+  const StageInfo* preset = FindStage(StoragePresetInfos(), first);
+  if (preset != nullptr && ahead.Peek() != '=') {
+    const int column = cursor_.column();
+    cursor_ = ahead;
+    return TakePreset(*preset, column);
+  }
   bool stores_only = true;
   do {
     const int column = cursor_.column();
@@ -147,6 +156,27 @@ Status SpecParser::Section() {
                                       "after another '|'"));
     }
   } while (cursor_.Accept(","));
+  return Status::Ok();
+}
+
+// A store with a name, behind which the section must end. Errors of its chains, which come when
+// they are built for a dim, point at the name.
+Status SpecParser::TakePreset(const StageInfo& preset, int column) {
+  if (!spec_.store.key.empty() || !spec_.store.value.empty()) {
+    return SpecError(column, StrCat(preset.name, " stores k and v, of which one is given already"));
+  }
+  if (cursor_.Peek() == ',') {
+    return SpecError(cursor_.column(),
+                     StrCat(preset.name, " is a whole section: put options behind another '|'"));
+  }
+  KVS_ASSIGN_OR_RETURN(SpecSyntax syntax, SpecParser(preset.formula).Parse());
+  spec_.store = std::move(syntax.store);
+  for (std::vector<SpecCall>* chain : {&spec_.store.key, &spec_.store.value}) {
+    for (SpecCall& call : *chain) {
+      call.column = column;
+      for (SpecArg& arg : call.args) arg.key_column = arg.value_column = column;
+    }
+  }
   return Status::Ok();
 }
 
@@ -175,7 +205,8 @@ Status SpecParser::UnknownItem(std::string_view name, int column) const {
   if (alone) KVS_RETURN_IF_ERROR(CheckSectionPlace(column, name));
   std::vector<std::string_view> known(std::begin(kStoreKeys), std::end(kStoreKeys));
   for (const Option& option : kOptions) known.push_back(option.name);
-  if (alone) known.insert(known.end(), StoragePresets().begin(), StoragePresets().end());
+  const std::vector<std::string_view> presets = StoragePresetNames();
+  if (alone) known.insert(known.end(), presets.begin(), presets.end());
   return SpecError(column, StrCat("unknown ", alone ? "section" : "option", " '", name, "'",
                                   Suggest(name, known)));
 }

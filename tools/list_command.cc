@@ -7,6 +7,7 @@
 
 #include "kvsieve/codec.h"
 #include "kvsieve/evict.h"
+#include "kvsieve/pipeline.h"
 #include "kvsieve/targets.h"
 #include "tools/context.h"
 #include "tools/table.h"
@@ -65,6 +66,7 @@ Status RunList(Context&, const ListCommand& command) {
   const Group groups[] = {
       {"evict stages", "evictors", EvictorInfos()},
       {"presets: evict stages as other systems have them", "presets", PresetInfos()},
+      {"storage presets: whole sections of a spec", "storage_presets", StoragePresetInfos()},
       {"codecs", "codecs", CodecInfos()},
       {"transforms", "transforms", TransformInfos()}};
   if (!command.json) {

@@ -104,6 +104,10 @@ struct LayerStore {
 };
 Result<LayerStore> BuildStore(const StoreSpec& store, const LayerSpec& layer);
 
+// Stores with a name, which stand for a whole section: `none | k8v4`. `formula` is the section that
+// each is short for.
+std::span<const StageInfo> StoragePresetInfos();
+
 // What `kvsieve explain` prints: every stage with its formula and options, what it approximates,
 // and bytes per row for `key_dim` and `value_dim`.
 Result<std::string> Explain(const Pipeline& pipeline, int key_dim, int value_dim);

@@ -122,6 +122,12 @@ TEST(MalformedSpec, MisplacedDuplicateAndUnknownPartsAreNamed) {
       {"none | k=int8, kv=int4", 16, {"k is given twice"}},
       {"none | v=int8, v=int4", 16, {"v is given twice"}},
       {"none | kv=int8, v=int4", 17, {"v is given twice"}},
+      {"none | kv=int8 | k8v4", 18, {"k8v4 stores k and v"}},
+      {"none | k8v4 | v=int8", 15, {"v is given twice"}},
+      {"none | k8v4, tail=4", 12, {"k8v4 is a whole section"}},
+      {"none | tail=4, k8v4", 16, {"k8v4 is a whole section"}},
+      {"none | k8v4(bits=3)", 12, {"expected '|' or the end"}},
+      {"none | layers(0..1)={k8v4}", 22, {"takes a store"}},
       {"none | tail=1, tail=1", 16, {"tail is given twice"}},
       {"none | exact_sinks=1 | exact_sinks=1", 24, {"exact_sinks is given twice"}},
       {"none | schedule=once | schedule=once", 24, {"schedule is given twice"}},
@@ -187,16 +193,16 @@ TEST(MalformedSpec, StagesRefuseTheirArguments) {
 
 TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
   const Case cases[] = {
-      {"none | k8v4", 8, {"k8v4 is not available"}},
-      {"k8v4", 1, {"k8v4 is not available"}},
       {"none | kivi2", 8, {"kivi2 is not available"}},
-      {"none | 4bit_nc", 8, {"4bit_nc is not available"}},
+      {"kivi4", 1, {"kivi4 is not available"}},
       {"snapkv(budget=60%) | k=int8, v=int4 | cold(35%)={kv=int4}",
        39,
        {"cold(...) is not available"}},
       {"none | tiers=[kv=int8; kv=int4]", 8, {"tiers=[...] is not available"}},
       {"waterfill(budget=8x)", 1, {"waterfill", "not available"}},
-      {"none | positions=renumber", 8, {"positions=renumber is not supported", "original rotation"}},
+      {"none | positions=renumber",
+       8,
+       {"positions=renumber is not supported", "original rotation"}},
       {"none | kv=channel(bits=2,group=32)", 11, {"channel is not available"}},
       {"none | kv=channel_scale+int8", 11, {"channel_scale is not available"}},
   };

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "kvsieve/str_cat.h"
+
 namespace kvsieve {
 namespace {
 
@@ -14,6 +16,10 @@ constexpr const char* kValidSpecs[] = {
     "snapkv(budget=25%,window=32,sinks=4,pool=max:7) | k=int8, v=int4(group=32) | tail=64",
     "none | k=center+turbo(bits=4), v=turbo(bits=4) | layers(0..1,-2..-1)={kv=f16}",
     "snapkv(budget=60%) | k=center+turbo4, v=turbo4",
+    "none | k8v4",
+    "4bit_nc",
+    "snapkv(budget=25%) | k3v4_nc | tail=64, exact_sinks=4",
+    "none | 3bit_nc | layers(0..1,-2..-1)={kv=f16}",
     "kv=int8",
     "| kv=int8",
     "tail=3",
@@ -54,6 +60,49 @@ TEST(Pipeline, CanonicalParsesToItself) {
     EXPECT_EQ(again->nonfinite(), pipeline->nonfinite());
     EXPECT_EQ(pipeline->Typed(), spec);
   }
+}
+
+// vLLM, turboquant/config.py: a key is dim bytes of fp8, or ceil(dim * bits / 8) and a 2-byte norm;
+// a value ceil(dim * bits / 8) and a 2-byte scale and zero point.
+TEST(Pipeline, StoragePresetsTakeTheBytesOfTheirOriginals) {
+  struct Preset {
+    const char* name;
+    int key_bits, key_extra, value_bits, slot_at_128;
+  };
+  const Preset presets[] = {{"k8v4", 8, 0, 4, 196},
+                            {"4bit_nc", 4, 2, 4, 134},
+                            {"k3v4_nc", 3, 2, 4, 118},
+                            {"3bit_nc", 3, 2, 3, 102}};
+  ASSERT_EQ(std::size(presets), StoragePresetInfos().size());
+  for (const auto& [name, key_bits, key_extra, value_bits, slot_at_128] : presets) {
+    for (const int dim : {64, 80, 128, 256}) {
+      LayerSpec layer;
+      layer.key_dim = layer.value_dim = dim;
+      const Result<LayerStore> store = BuildStore(Parsed(name).main_store(), layer);
+      ASSERT_TRUE(store.ok()) << name << ": " << store.message();
+      const RowBytes key = store->key->codec().row_bytes();
+      const RowBytes value = store->value->codec().row_bytes();
+      EXPECT_EQ(key.codes + key.scales, dim * key_bits / 8 + key_extra) << name << ' ' << dim;
+      EXPECT_EQ(value.codes + value.scales, dim * value_bits / 8 + 4) << name << ' ' << dim;
+      if (dim != 128) continue;
+      EXPECT_EQ(key.codes + key.scales + value.codes + value.scales, slot_at_128) << name;
+    }
+  }
+}
+
+TEST(Pipeline, AStoragePresetIsShortForItsChains) {
+  for (const StageInfo& preset : StoragePresetInfos()) {
+    EXPECT_EQ(Parsed(StrCat("none | ", preset.name)).Canonical(),
+              Parsed(StrCat("none | ", preset.formula)).Canonical());
+  }
+}
+
+TEST(Pipeline, ADimThatAPresetCannotStorePointsAtItsName) {
+  LayerSpec layer;
+  layer.key_dim = layer.value_dim = 72;
+  const Result<LayerStore> store = BuildStore(Parsed("none | 4bit_nc").main_store(), layer);
+  ASSERT_FALSE(store.ok());
+  EXPECT_TRUE(store.message().starts_with("column 8: turbo")) << store.message();
 }
 
 TEST(Pipeline, CanonicalWritesEveryDefaultInOneOrder) {
