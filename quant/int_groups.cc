@@ -26,8 +26,6 @@ namespace {
 constexpr int kOctet = 8;  // keys pack 8 dims into 4 bytes, so a group is whole octets
 constexpr int kLargestDefaultGroup = 32;
 
-constexpr Codebook kSymLevels = {{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}, 1.0F};
-
 // As written; the default group depends on dim.
 struct GroupOptions {
   enum class Group { kDefault, kRow, kDims };
@@ -99,7 +97,6 @@ Result<int> ResolveGroup(GroupOptions& options, int dim) {
                    StrCat("int", options.bits, " group ", group, why, dim, "; ", use));
 }
 
-// Four bits have fused kernels.
 CodeLayout LayoutOf(int bits) { return bits == 4 ? CodeLayout::kNibble : CodeLayout::kBitPlanes; }
 
 class GroupCodec final : public BlockCodec {
@@ -113,7 +110,12 @@ class GroupCodec final : public BlockCodec {
         sym_limit_(static_cast<float>((1 << (options.bits - 1)) - 1)),
         sym_bias_(1 << (options.bits - 1)),
         name_(StrCat("int", options.bits)),
-        canonical_(options.Canonical()) {}
+        canonical_(options.Canonical()) {
+    const int bias = symmetric_ ? sym_bias_ : 0;
+    for (int code = 0; code < 16; ++code) {
+      levels_.level[code] = static_cast<std::int8_t>(code - bias);
+    }
+  }
 
   std::string Canonical() const override { return canonical_; }
   KernelPath path() const override { return fused() ? KernelPath::kFused : KernelPath::kPortable; }
@@ -176,21 +178,28 @@ class GroupCodec final : public BlockCodec {
   }
   void Score(const float* stats, const void* prepared, int heads, ConstBlockRef block, int rows,
              float* logits, Prefetch ahead) const override {
-    if (fused()) return ScoreNibble(View(block, rows, ahead), prepared, heads, logits);
+    if (nibbles()) return ScoreNibble(View(block, rows, ahead), prepared, heads, logits);
+    if (fused()) return ScorePlanes(View(block, rows, ahead), prepared, heads, logits);
     ScoreDecoded(*this, stats, prepared, heads, block, rows, logits);
   }
   void Accumulate(const float* stats, const float* weights, int heads, ConstBlockRef block,
                   int rows, float* acc, Prefetch ahead) const override {
-    if (fused()) return AccumulateNibble(View(block, rows, ahead), weights, heads, acc);
+    if (nibbles()) return AccumulateNibble(View(block, rows, ahead), weights, heads, acc);
+    if (fused()) return AccumulatePlanes(View(block, rows, ahead), weights, heads, acc);
     AccumulateDecoded(*this, stats, weights, heads, block, rows, acc);
   }
 
  private:
-  bool fused() const { return layout().codes == CodeLayout::kNibble; }
+  bool nibbles() const { return layout().codes == CodeLayout::kNibble; }
+  // Keys in bit planes: a group must be whole units of dims, or the row.
+  bool fused() const {
+    if (nibbles() || side() == Side::kValue || group_ == dim()) return true;
+    return group_ % UnitCodes(layout().bits) == 0;
+  }
 
   KernelBlock View(ConstBlockRef block, int rows, Prefetch ahead) const {
     KernelBlock view = MakeKernelBlock(block, rows, ahead);
-    if (symmetric_) view.codebook = &kSymLevels;
+    if (symmetric_ || !nibbles()) view.codebook = &levels_;
     return view;
   }
 
@@ -218,6 +227,7 @@ class GroupCodec final : public BlockCodec {
   float asym_limit_;
   float sym_limit_;
   int sym_bias_;
+  Codebook levels_ = {{}, 1.0F};  // of the fused kernels
   std::string name_;
   std::string canonical_;
 };

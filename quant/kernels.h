@@ -35,8 +35,9 @@ struct KernelBlock {
   int capacity_rows = 0;
   int rows = 0;
   int dim = 0;
-  int bits = 0;   // of a code
-  int group = 0;  // dims that share a scale: dim, or a multiple of 8 (planes: 32)
+  int bits = 0;  // of a code
+  int group =
+      0;  // dims that share a scale: dim, or a multiple of 8 (planes: of UnitCodes(bits) for keys)
   const Codebook* codebook = nullptr;  // null: a code is its own number (nibble: 0..15)
   // Prefetched while working, as many bytes as this block has: best the next block of the same
   // side. Null: nothing.

@@ -35,7 +35,11 @@ std::vector<std::string> Chains(int dim, Side side) {
   for (const std::string_view text : kTransformed) {
     if (quant_test::MakeChainError(text, dim, side).empty()) chains.emplace_back(text);
   }
-  if (dim % 8 == 0) chains.emplace_back("int4(group=8,sym)");
+  if (dim % 8 == 0) {
+    for (const char* text : {"int4(group=8,sym)", "int3(group=8)", "int2(group=8,sym)"}) {
+      chains.emplace_back(text);
+    }
+  }
   return chains;
 }
 
