@@ -17,10 +17,11 @@ namespace {
 const CodecEntry* const kCodecs[] = {&kF16Codec,  &kBF16Codec, &kFp8Codec,  &kInt8Codec,
                                      &kInt4Codec, &kInt3Codec, &kInt2Codec, &kTurboCodec,
                                      &kQ8_0Codec, &kQ4_0Codec};
-const TransformEntry* const kTransforms[] = {&kCenterTransform, &kHadamardTransform};
+const TransformEntry* const kTransforms[] = {&kCenterTransform, &kHadamardTransform,
+                                             &kChannelScaleTransform};
 
 // Names of the grammar whose stage is not built yet.
-constexpr std::string_view kLaterNames[] = {"channel", "channel_scale"};
+constexpr std::string_view kLaterNames[] = {"channel"};
 
 // -----------------------------------------------------------------------------------------------
 

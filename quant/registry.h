@@ -47,6 +47,7 @@ extern const CodecEntry kQ4_0Codec;
 
 extern const TransformEntry kCenterTransform;
 extern const TransformEntry kHadamardTransform;
+extern const TransformEntry kChannelScaleTransform;
 
 }  // namespace kvsieve::quant
 

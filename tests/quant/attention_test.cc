@@ -25,9 +25,14 @@ constexpr int kDims[] = {33, 64, 80, 96, 128, 192, 256};
 constexpr int kRowCounts[] = {1, 15, 16, 17, 48, 63, 64};
 constexpr double kUnit = 0x1p-24;
 
-constexpr std::string_view kTransformed[] = {
-    "center+int8",          "hadamard+int4",        "center+hadamard(seed=9)+int8",
-    "center+turbo(bits=4)", "center+turbo(bits=3)", "center+q4_0"};
+constexpr std::string_view kTransformed[] = {"center+int8",
+                                             "hadamard+int4",
+                                             "center+hadamard(seed=9)+int8",
+                                             "center+turbo(bits=4)",
+                                             "center+turbo(bits=3)",
+                                             "center+q4_0",
+                                             "channel_scale+turbo(bits=2)",
+                                             "center+channel_scale+int8"};
 
 // Every codec that fits the dim, and some behind transforms.
 std::vector<std::string> Chains(int dim, Side side) {

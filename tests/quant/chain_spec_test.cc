@@ -30,7 +30,7 @@ TEST(ChainSpec, CanonicalWritesOutWhatMattersForBytes) {
       {"center+turbo(bits=3,seed=18446744073709551615)",
        "center+turbo(bits=3,seed=18446744073709551615,norm=matched)"},
       {"hadamard+int8", "hadamard(seed=0)+int8"},
-      {"center+q4_0", "center+q4_0"},
+      {"center+channel_scale+q4_0", "center+channel_scale+q4_0"},
       {"center+hadamard(seed=5)+f16", "center+hadamard(seed=5)+f16"}};
   for (const auto& [text, canonical] : table) {
     EXPECT_EQ(Outline(text), canonical);
@@ -76,6 +76,7 @@ TEST(ChainSpec, MistakesNameColumnValueAndRemedy) {
       {"center", 64, {"column 1", "center is a transform", "center+int8"}},
       {"int8+center", 64, {"column 1", "int8 is a codec"}},
       {"center+center+int8", 64, {"column 8", "twice"}},
+      {"channel_scale(by=2)+int8", 64, {"column 15", "by"}},
       {"hadamard+turbo", 64, {"column 1", "turbo already rotates"}},
       {"hadamard+center+turbo(bits=3)", 64, {"column 1", "already rotates"}},
       {"turbo", 33, {"column 1", "33", "at least 16", "is 1"}},
@@ -113,7 +114,6 @@ TEST(ChainSpec, StagesOfLaterVersionsAreCalledThat) {
   EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
   EXPECT_NE(made.message().find("not available in this version"), std::string::npos);
   EXPECT_NE(Outline("channel").find("not available in this version"), std::string::npos);
-  EXPECT_NE(Outline("channel_scale+int8").find("not available in this version"), std::string::npos);
 }
 
 TEST(ChainSpec, RegistriesDescribeEveryStage) {
@@ -125,9 +125,9 @@ TEST(ChainSpec, RegistriesDescribeEveryStage) {
       EXPECT_FALSE(info.formula.empty());
     }
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string_view>{"f16", "bf16", "fp8", "int8", "int4", "int3", "int2",
-                                           "turbo", "q8_0", "q4_0", "center", "hadamard"}));
+  EXPECT_EQ(names, (std::vector<std::string_view>{"f16", "bf16", "fp8", "int8", "int4", "int3",
+                                                  "int2", "turbo", "q8_0", "q4_0", "center",
+                                                  "hadamard", "channel_scale"}));
 }
 
 TEST(ChainSpec, EveryCodecSaysWhichKernelsServeIt) {

@@ -1,4 +1,4 @@
-// center and hadamard are exact changes of basis.
+// center, hadamard and channel_scale are exact changes of basis.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -189,6 +189,86 @@ TEST(Center, NoRowsLearnAZeroMean) {
   std::vector<float> mean(16, 9.0F);
   ASSERT_TRUE(Center(16)->Learn(Rows(0, 16), mean.data()).ok());
   EXPECT_EQ(mean, std::vector<float>(16, 0.0F));
+}
+
+// -- channel_scale ------------------------------------------------------------------------------
+
+std::shared_ptr<const Transform> ChannelScale(int dim) {
+  return *quant::kChannelScaleTransform.make(SpecCall{"channel_scale", 1, {}}, dim);
+}
+
+TEST(ChannelScale, DividesEachChannelByTheRootOfItsLargestAndGivesItBack) {
+  const int dim = 80;
+  Rows rows = GaussianRows(100, dim, 46);
+  for (std::int64_t r = 0; r < 100; ++r) {
+    for (int j = 0; j < dim; ++j) rows.row(r)[j] *= std::exp2(static_cast<float>(j % 20 - 10));
+    rows.row(r)[7] = 0.0F;
+  }
+  const auto transform = ChannelScale(dim);
+  std::vector<float> stats(dim);
+  ASSERT_TRUE(transform->Learn(rows, stats.data()).ok());
+  Rows scaled = rows;
+  transform->Apply(stats.data(), scaled.row(0), 100);
+  Rows back = scaled;
+  transform->Invert(stats.data(), back.row(0), 100);
+  for (int j = 0; j < dim; ++j) {
+    double largest = 0, largest_scaled = 0;
+    for (std::int64_t r = 0; r < 100; ++r) {
+      largest = std::fmax(largest, std::fabs(rows.row(r)[j]));
+      largest_scaled = std::fmax(largest_scaled, std::fabs(scaled.row(r)[j]));
+      // The root, the quotient and the product each round once.
+      EXPECT_NEAR(back.row(r)[j], rows.row(r)[j], 3 * kUnit * std::fabs(rows.row(r)[j])) << j;
+    }
+    EXPECT_NEAR(largest_scaled, std::sqrt(largest), 3 * kUnit * std::sqrt(largest)) << j;
+  }
+}
+
+TEST(ChannelScale, QueriesAndOutputsAreScaledSoThatAttentionIsExact) {
+  const int dim = 96;
+  const Rows rows = GaussianRows(50, dim, 47);
+  const auto transform = ChannelScale(dim);
+  std::vector<float> stats(dim);
+  ASSERT_TRUE(transform->Learn(rows, stats.data()).ok());
+  Rows scaled = rows;
+  transform->Apply(stats.data(), scaled.row(0), 50);
+  const Rows query = GaussianRows(1, dim, 48);
+  Rows scaled_query = query;
+  EXPECT_EQ(transform->ApplyToQuery(stats.data(), scaled_query.row(0)), 0.0F);
+  std::vector<float> sum(dim, 0.0F);
+  for (std::int64_t r = 0; r < 50; ++r) {
+    double dot = 0, scaled_dot = 0, magnitudes = 0;
+    for (int j = 0; j < dim; ++j) {
+      const double product = double{query.row(0)[j]} * rows.row(r)[j];
+      dot += product;
+      magnitudes += std::fabs(product);
+      scaled_dot += double{scaled_query.row(0)[j]} * scaled.row(r)[j];
+      sum[j] += 0.02F * scaled.row(r)[j];
+    }
+    EXPECT_NEAR(scaled_dot, dot, 3 * kUnit * magnitudes);
+  }
+  transform->InvertOutput(stats.data(), 1.0F, sum.data());
+  for (int j = 0; j < dim; ++j) {
+    double exact = 0, magnitudes = 0;
+    for (std::int64_t r = 0; r < 50; ++r) {
+      exact += 0.02 * rows.row(r)[j];
+      magnitudes += 0.02 * std::fabs(rows.row(r)[j]);
+    }
+    EXPECT_NEAR(sum[j], exact, 55 * kUnit * magnitudes) << j;  // f32 sum of 50 terms
+  }
+}
+
+TEST(ChannelScale, NoRowsLearnFactorsOfOneAndLongRowsAreRefusedByName) {
+  const auto transform = ChannelScale(4);
+  std::vector<float> stats(4, 9.0F);
+  ASSERT_TRUE(transform->Learn(Rows(0, 4), stats.data()).ok());
+  for (const float factor : stats) EXPECT_EQ(factor, 1.0F);
+  Rows rows(3, 4);
+  rows.row(2)[1] = -0x1.000002p24F;
+  const Status status = transform->Learn(rows, stats.data());
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("row 2, element 1"), std::string::npos) << status.message();
+  rows.row(2)[1] = NAN;
+  EXPECT_EQ(transform->Learn(rows, stats.data()).error().code, ErrorCode::kNonFinite);
 }
 
 }  // namespace

@@ -204,7 +204,6 @@ TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
        8,
        {"positions=renumber is not supported", "original rotation"}},
       {"none | kv=channel(bits=2,group=32)", 11, {"channel is not available"}},
-      {"none | kv=channel_scale+int8", 11, {"channel_scale is not available"}},
   };
   for (const Case& c : cases) ExpectRefused(c, ErrorCode::kUnsupported);
 }
