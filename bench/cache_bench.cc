@@ -4,19 +4,17 @@
 //
 //   cache_bench --benchmark_filter='Attend.*AVX2'
 #include <benchmark/benchmark.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "bench/pure_read.h"
+#include "bench/measure.h"
 #include "kvsieve/cache.h"
 #include "kvsieve/float16.h"
 #include "kvsieve/targets.h"
@@ -28,33 +26,8 @@ constexpr int kQueryHeads = 32;
 constexpr int kKvHeads = 8;
 constexpr int kDim = 128;
 
-// Remembers what is live, so that the same buffers can be read.
-class RecordingAllocator final : public Allocator {
- public:
-  void* Allocate(std::size_t bytes) override {
-    void* memory = DefaultAllocator().Allocate(bytes);
-    if (memory != nullptr) live_[memory] = bytes;
-    return memory;
-  }
-  void Deallocate(void* memory, std::size_t bytes) override {
-    live_.erase(memory);
-    DefaultAllocator().Deallocate(memory, bytes);
-  }
-  std::size_t bytes() const {
-    std::size_t total = 0;
-    for (const auto& [memory, size] : live_) total += size;
-    return total;
-  }
-  // Reads every live buffer: as fast as this machine can.
-  std::uint64_t ReadAll() const {
-    std::uint64_t sum = 0;
-    for (const auto& [memory, size] : live_) sum += bench::PureRead(memory, size);
-    return sum;
-  }
-
- private:
-  std::map<void*, std::size_t> live_;  // in address order
-};
+using bench::RecordingAllocator;
+using bench::ThreadSeconds;
 
 [[noreturn]] void Fail(const std::string& what) {
   std::fprintf(stderr, "cache_bench: %s\n", what.c_str());
@@ -153,13 +126,6 @@ void CheckAttention(const Cache& cache, const std::vector<float>& q,
     // a wrong kernel is off by its whole size.
     if (!(std::sqrt(error / norm) < 0.05)) Fail("attention is wrong: relative error above 5 %");
   }
-}
-
-// This thread's CPU time: what other processes take from a busy machine is not counted.
-double ThreadSeconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
 double Median(std::vector<double> values) {

@@ -9,7 +9,6 @@ that works. See docs/performance.md.
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUERY_HEADS, KV_HEADS, DIM, WINDOW, SINKS, POOL = 32, 8, 128, 32, 4, 7
@@ -131,13 +131,6 @@ def check(ours: list[set[int]], queries, keys, budget: int) -> tuple[int, float]
 def agreement(kept: list[set[int]], exact: list[set[int]]) -> float:
     """Percent of the rows kept that PyTorch f32 keeps as well."""
     return 100 * sum(len(a & b) for a, b in zip(kept, exact)) / sum(map(len, exact))
-
-
-def cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 def measure(contenders: list, rounds: int) -> dict[str, list[float]]:

@@ -18,7 +18,8 @@ for name in $names; do
 done
 
 # A mistake is one line and exit code 2.
-for mistake in nonsense 'help nonsense' 'build nonsense' 'sanitize nonsense' 'setup nonsense'; do
+for mistake in nonsense 'help nonsense' 'build nonsense' 'sanitize nonsense' 'setup nonsense' \
+  'bench --peers nonsense'; do
   code=0
   # shellcheck disable=SC2086  # two words
   lines=$(./dev $mistake 2>&1) || code=$?
@@ -30,11 +31,11 @@ done
 folder=$(mktemp -d)
 cp dev "$folder"
 code=0
-lines=$("$folder/dev" bench --peers 2>&1) || code=$?
+lines=$("$folder/dev" bench --peers torch 2>&1) || code=$?
 rm -r "$folder"
 case "$code $lines" in
-  '2 dev: bench --peers needs PyTorch: ./dev eval-setup'*) ;;
-  *) fail "bench --peers without .venv: exit $code: $lines" ;;
+  '2 dev: bench --peers torch needs PyTorch: ./dev eval-setup'*) ;;
+  *) fail "bench --peers torch without .venv: exit $code: $lines" ;;
 esac
 
 # Works from another folder, and names no host: packages come from where the system gets them.

@@ -28,6 +28,7 @@ PACKAGES = {
     "cli": ["CLI/"],
     "gtest": ["gtest/", "gmock/"],
     "benchmark": ["benchmark/"],
+    "ggml": ["ggml.h", "ggml-cpu.h"],
     # The operating system and the compiler, beside the standard library.
     "posix": ["sys/", "unistd.h", "fcntl.h", "linux/", "pthread.h", "spawn.h", "signal.h",
               "dirent.h"],
@@ -66,6 +67,8 @@ ZONES = [
     ("tests/evict/*", CORE_INSIDE + ["evict/*", "tests/*"], ["hwy", "gtest", "posix", "loud"]),
     ("tests/*", EVERYTHING_PUBLIC + ["lib/*", "quant/*", "evict/*", "tests/*", "tools/*"],
      ["hwy", "xsimd", "xtensor", "json", "gtest", "posix", "loud"]),
+    # One file alone calls ggml, which only a benchmark on demand has.
+    ("bench/peers/ggml_contenders.cc", EVERYTHING_PUBLIC + ["bench/*"], ["ggml"]),
     # A benchmark checks its result before it is timed, against the tests' oracles.
     ("bench/*", EVERYTHING_PUBLIC + ["lib/*", "quant/*", "evict/*", "bench/*", "tests/*oracle*"],
      ["hwy", "xsimd", "benchmark", "posix", "loud"]),
