@@ -72,9 +72,11 @@ class Q4_0Codec final : public BlockCodec {
     const std::uint16_t* scales = ScalePlane(layout(), block);
     for (int r = 0; r < count; ++r, rows += dim()) {
       LoadCodes(layout(), block, first_row + r, codes);
-      for (int j = 0; j < dim(); ++j) {
-        const int at = j / kGgmlBlock * block.capacity_rows + first_row + r;
-        rows[j] = static_cast<float>(codes.codes[j] - kBias) * ToFloat(F16{scales[at]});
+      for (int g = 0; g < layout().groups; ++g) {
+        const float scale = ToFloat(F16{scales[g * block.capacity_rows + first_row + r]});
+        for (int j = g * kGgmlBlock; j < (g + 1) * kGgmlBlock; ++j) {
+          rows[j] = static_cast<float>(codes.codes[j] - kBias) * scale;
+        }
       }
     }
   }
