@@ -26,6 +26,13 @@ constexpr BlockLayout Q4_0Layout(int dim, Side side) {
 // below 2^-128, of which ggml's C code makes codes that nothing defines.)
 float GgmlInverse(float scale);
 
+// Turns the 32 codes of a block of q4_0 between ggml's and those that are stored: 15 - code for
+// values whose scale is negative.
+inline void FlipQ4_0(Side side, std::uint16_t scale_bits, std::uint8_t* codes) {
+  if (side == Side::kKey || (scale_bits & 0x8000U) == 0) return;
+  for (int j = 0; j < kGgmlBlock; ++j) codes[j] ^= 15U;
+}
+
 // An error that names a codec for dims that are not whole blocks.
 Status CheckGgmlDim(const SpecCall& call, int dim, std::string_view other_codec);
 

@@ -5,6 +5,9 @@
 //   code = min(15, x * (1 / d) + 8.5 without its fraction), with d as it was before rounding
 //   x'   = (code - 8) * d
 //
+// Kernels for values take scales >= 0 only, so values store 15 - code in blocks whose d is
+// negative: x' = (stored - 8) |d| + |d|, a zero point of |d| there and 0 elsewhere.
+//
 // m itself has code 0 and is met but for the rounding of d. |x - x'| <= d / 2, save near -m, which
 // would need code 16: up to d there.
 #include <cmath>
@@ -13,7 +16,6 @@
 #include "quant/block_codec.h"
 #include "quant/code_rows.h"
 #include "quant/ggml_block.h"
-#include "quant/portable.h"
 #include "quant/registry.h"
 #include "quant/row_math.h"
 
@@ -33,16 +35,12 @@ float LargestElement(const float* values) {
   return values[j];
 }
 
-// Scales have a sign, which the fused kernel for values does not know: it rounds weights times
-// scales to unsigned numbers.
 class Q4_0Codec final : public BlockCodec {
  public:
   Q4_0Codec(int dim, Side side) : BlockCodec(Q4_0Layout(dim, side)) {}
 
   std::string Canonical() const override { return "q4_0"; }
-  KernelPath path() const override {
-    return side() == Side::kKey ? KernelPath::kFused : KernelPath::kPortable;
-  }
+  KernelPath path() const override { return KernelPath::kFused; }
 
   Status Learn(const RowSource& rows, float*) const override {
     return ForEachRow(rows, [&](RowIndex r, const float* row) { return CheckRow(row, r); });
@@ -58,8 +56,10 @@ class Q4_0Codec final : public BlockCodec {
       for (int g = 0; g < layout().groups; ++g) {
         const float* values = rows + r * stride + g * kGgmlBlock;
         const float scale = LargestElement(values) / -kLargestCode;
+        const std::uint16_t bits = ToF16(scale).bits;
         TruncateToNibbles(values, kGgmlBlock, GgmlInverse(scale), codes.codes + g * kGgmlBlock);
-        scales[g * block.capacity_rows + first_row + r] = ToF16(scale).bits;
+        FlipQ4_0(side(), bits, codes.codes + g * kGgmlBlock);
+        scales[g * block.capacity_rows + first_row + r] = bits;
       }
       StoreCodes(layout(), block, first_row + r, codes);
     }
@@ -73,7 +73,9 @@ class Q4_0Codec final : public BlockCodec {
     for (int r = 0; r < count; ++r, rows += dim()) {
       LoadCodes(layout(), block, first_row + r, codes);
       for (int g = 0; g < layout().groups; ++g) {
-        const float scale = ToFloat(F16{scales[g * block.capacity_rows + first_row + r]});
+        const F16 stored_scale{scales[g * block.capacity_rows + first_row + r]};
+        const float scale = ToFloat(stored_scale);
+        FlipQ4_0(side(), stored_scale.bits, codes.codes + g * kGgmlBlock);
         for (int j = g * kGgmlBlock; j < (g + 1) * kGgmlBlock; ++j) {
           rows[j] = static_cast<float>(codes.codes[j] - kBias) * scale;
         }
@@ -92,9 +94,24 @@ class Q4_0Codec final : public BlockCodec {
     view.codebook = &kLevels;
     ScoreNibble(view, prepared, heads, logits);
   }
-  void Accumulate(const float* stats, const float* weights, int heads, ConstBlockRef block,
-                  int rows, float* acc, Prefetch) const override {
-    AccumulateDecoded(*this, stats, weights, heads, block, rows, acc);
+  void Accumulate(const float*, const float* weights, int heads, ConstBlockRef block, int rows,
+                  float* acc, Prefetch) const override {
+    // Few enough for the stack, and little beside the codes: two planes of 2 bytes a block of 32.
+    // No prefetch: the kernel takes what lies between codes and planes for the length of a block.
+    constexpr int kMostScales = kMaxDim / kGgmlBlock * kBlockRows;
+    alignas(64) std::uint16_t scales[kMostScales];
+    alignas(64) std::uint16_t zeros[kMostScales];
+    KernelBlock view = MakeKernelBlock(block, rows, {});
+    const int count = layout().groups * block.capacity_rows;
+    for (int i = 0; i < count; ++i) {
+      scales[i] = view.scales[i] & 0x7FFFU;
+      zeros[i] = (view.scales[i] & 0x8000U) != 0 ? scales[i] : std::uint16_t{0};
+    }
+    view.scales = scales;
+    view.zeros = zeros;
+    view.half_type = HalfType::kF16;
+    view.codebook = &kLevels;
+    AccumulateNibble(view, weights, heads, acc);
   }
 
  private:

@@ -139,7 +139,7 @@ TEST(ChainSpec, EveryCodecSaysWhichKernelsServeIt) {
   for (const auto text : {"turbo(bits=5)", "fp8", "int3(group=16)"}) {
     EXPECT_EQ(MakeChainOrDie(text, 64, Side::kKey)->codec().path(), KernelPath::kPortable);
   }
-  EXPECT_EQ(MakeChainOrDie("q4_0", 64, Side::kValue)->codec().path(), KernelPath::kPortable);
+  EXPECT_EQ(MakeChainOrDie("q4_0", 64, Side::kValue)->codec().path(), KernelPath::kFused);
   EXPECT_EQ(KernelPathName(KernelPath::kFused), "fused");
   EXPECT_EQ(KernelPathName(KernelPath::kPortable), "portable");
 }

@@ -73,7 +73,8 @@ Bytes GgmlBytes(const quant::BlockLayout& layout, const Block& block, int row_in
         quant::ScalePlane(layout, block.ref())[g * block.ref().capacity_rows + row_in_block];
     bytes.push_back(static_cast<std::uint8_t>(scale));
     bytes.push_back(static_cast<std::uint8_t>(scale >> 8));
-    const std::uint8_t* q = codes.codes + g * quant::kGgmlBlock;
+    std::uint8_t* q = codes.codes + g * quant::kGgmlBlock;
+    if (layout.bits == 4) quant::FlipQ4_0(layout.side, scale, q);
     for (int i = 0; i < (layout.bits == 8 ? 32 : 16); ++i) {
       bytes.push_back(layout.bits == 8 ? q[i] : static_cast<std::uint8_t>(q[i] | q[i + 16] << 4));
     }
