@@ -8,6 +8,7 @@
 #include "kvsieve/codec.h"
 #include "kvsieve/evict.h"
 #include "kvsieve/pipeline.h"
+#include "kvsieve/recommendation.h"
 #include "kvsieve/targets.h"
 #include "tools/context.h"
 #include "tools/table.h"
@@ -43,6 +44,26 @@ void PrintGroup(const Group& group) {
   std::printf("\n");
 }
 
+void PrintRecommendations() {
+  std::printf("which to take (measured: docs/choosing.md)\n");
+  for (const Recommendation& one : Recommendations()) {
+    std::printf("  %.*s\n", static_cast<int>(one.when.size()), one.when.data());
+    std::printf("      %.*s\n", static_cast<int>(one.spec.size()), one.spec.data());
+    for (const std::string& line : Wrap(std::string(one.why), kTextWidth)) {
+      std::printf("      %s\n", line.c_str());
+    }
+  }
+  std::printf("\n");
+}
+
+nlohmann::ordered_json RecommendationsJson() {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  for (const Recommendation& one : Recommendations()) {
+    out.push_back({{"when", one.when}, {"spec", one.spec}, {"why", one.why}});
+  }
+  return out;
+}
+
 void PrintTargets() {
   std::printf("SIMD targets (best first)\n");
   for (const std::string_view name : SupportedTargets()) {
@@ -71,11 +92,13 @@ Status RunList(Context&, const ListCommand& command) {
       {"transforms", "transforms", TransformInfos()}};
   if (!command.json) {
     for (const Group& group : groups) PrintGroup(group);
+    PrintRecommendations();
     PrintTargets();
     return {};
   }
   nlohmann::ordered_json out;
   for (const Group& group : groups) out[group.json_key] = GroupJson(group);
+  out["recommended"] = RecommendationsJson();
   out["targets"] = SupportedTargets();
   out["active_target"] = ActiveTarget();
   std::printf("%s\n", out.dump(1).c_str());

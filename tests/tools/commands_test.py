@@ -3,24 +3,36 @@
 import os
 import unittest
 
-from cli import CliTest, TRACE
+from cli import CliTest, SOURCE_DIR, TRACE
 
 
 class Commands(CliTest):
     def test_list_names_everything_in_text_and_json(self):
         text = self.results("list")
         listed = self.json_of("list", "--json")
-        for group in ["evictors", "codecs", "transforms"]:
+        for group in ["evictors", "presets", "codecs", "transforms"]:
             self.assertTrue(listed[group])
             for info in listed[group]:
                 self.assertTrue(info["summary"])
                 self.assertIn(info["name"], text)
-        names = {info["name"] for group in ("evictors", "codecs", "transforms")
+        names = {info["name"] for group in ("evictors", "presets", "codecs", "transforms")
                  for info in listed[group]}
-        self.assertLessEqual({"snapkv", "recency", "random", "f16", "int8", "int4", "turbo",
+        self.assertLessEqual({"snapkv", "snapkv_d", "recency", "random", "f16", "int8", "int4", "turbo",
                               "center", "hadamard"}, names)
         self.assertIn(listed["active_target"], listed["targets"])
         self.assertIn(f"{listed['active_target']}  <- active", text)
+
+    def test_list_says_which_to_take_as_the_document_does(self):
+        text = self.results("list")
+        with open(os.path.join(SOURCE_DIR, "docs", "choosing.md"), encoding="utf-8") as file:
+            document = file.read().replace("\\|", "|")
+        recommended = self.json_of("list", "--json")["recommended"]
+        self.assertTrue(recommended)
+        for one in recommended:
+            self.results("explain", one["spec"])
+            for field in ("when", "spec"):
+                self.assertIn(one[field], text)
+            self.assertIn(f"`{one['spec']}`", document)
 
     def test_list_lines_fit_a_terminal(self):
         for line in self.results("list").splitlines():

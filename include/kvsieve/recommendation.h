@@ -1,0 +1,21 @@
+// Which pipeline to take when: from measurements on real models, docs/choosing.md.
+#ifndef KVSIEVE_RECOMMENDATION_H_
+#define KVSIEVE_RECOMMENDATION_H_
+
+#include <span>
+#include <string_view>
+
+namespace kvsieve {
+
+struct Recommendation {
+  std::string_view when;  // what the prompt is, or becomes
+  std::string_view spec;  // parses to a pipeline
+  std::string_view why;   // one sentence
+};
+
+// The views live forever.
+std::span<const Recommendation> Recommendations();
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_RECOMMENDATION_H_
