@@ -78,8 +78,7 @@ BudgetPlan::BudgetPlan(const EvictStage& stage, const SetTable& table,
   const std::vector<bool> fits = FitsBudget(stage, table, budgets);
   std::vector<int> layers;
   for (std::size_t i = 0; i < budgets.size(); ++i) {
-    sets_.push_back(
-        Protect(stage.selection, budgets[i], window, table.sets()[i].positions, fits[i]));
+    sets_.push_back(Protect(stage.selection, budgets[i], window, table.sets()[i], fits[i]));
     rows_.push_back(sets_.back().budget);
     layers.push_back(table.sets()[i].ranked_layer);
   }

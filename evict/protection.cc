@@ -70,23 +70,23 @@ std::string NotReached(std::int64_t rows, std::int64_t budget) {
 }  // namespace
 
 RowSet Protect(const Selection& selection, std::int64_t budget, int window,
-               std::span<const TokenPos> positions, bool fits) {
+               const SetTable::Set& rows, bool fits) {
   RowSet set;
-  set.rows = static_cast<std::int64_t>(positions.size());
+  set.rows = static_cast<std::int64_t>(rows.positions.size());
   set.budget = std::min(budget, set.rows);
   set.share = budget;
   const bool unlimited = fits && !selection.select.caps();
-  if (set.rows <= selection.min_tokens || unlimited) {
+  if (rows.tokens <= selection.min_tokens || unlimited) {
     set.whole = true;
     set.budget = set.rows;
     set.protected_count = set.rows;
     if (set.rows > 0) set.protected_rows = {{0, set.rows}};
     set.note = unlimited ? NotReached(set.rows, budget)
-                         : StrCat("min_tokens not passed: ", set.rows, " of ", selection.min_tokens,
-                                  " rows");
+                         : StrCat("min_tokens not passed: ", rows.tokens, " of ",
+                                  selection.min_tokens, " rows");
     return set;
   }
-  set.protected_rows = ProtectedRows(selection, budget, window, positions);
+  set.protected_rows = ProtectedRows(selection, budget, window, rows.positions);
   set.protected_count = TotalRows(set.protected_rows);
   if (window > set.rows) {
     set.note = StrCat("window clipped: ", set.rows, " of ", window, " rows");

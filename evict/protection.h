@@ -10,15 +10,16 @@
 
 #include "evict/row_set.h"
 #include "evict/selection.h"
+#include "evict/set_table.h"
 #include "evict/top_k.h"
 #include "kvsieve/types.h"
 
 namespace kvsieve::evict {
 
-// positions: of the rows, ascending. window: rows of the observation window, clipped here.
+// window: rows of the observation window, clipped here.
 // fits: the budget, or that of all sets which share theirs, holds every row.
 RowSet Protect(const Selection& selection, std::int64_t budget, int window,
-               std::span<const TokenPos> positions, bool fits);
+               const SetTable::Set& rows, bool fits);
 
 struct SetPlan {
   std::vector<RowRange> kept;  // ascending, disjoint: rows that stay unscored

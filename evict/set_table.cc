@@ -44,6 +44,10 @@ std::int64_t BytesOf(const Scores& scores) {
   return static_cast<std::int64_t>((scores.raw.size() + scores.smoothed.size()) * sizeof(float));
 }
 
+std::int64_t TokensOf(const Observation& layer, std::span<const TokenPos> positions) {
+  return std::max(layer.tokens_seen, static_cast<std::int64_t>(positions.size()));
+}
+
 }  // namespace
 
 Result<SetTable> SetTable::Create(Scope scope, std::span<const Observation> layers) {
@@ -65,10 +69,13 @@ Result<SetTable> SetTable::Create(Scope scope, std::span<const Observation> laye
       table.sets_.front().heads += kv_heads;
     } else if (scope == Scope::kKvHead) {
       for (const HeadObservation& head : layer.heads) {
-        table.sets_.push_back({head.positions, table.ranked_layers_, 1});
+        table.sets_.push_back(
+            {head.positions, TokensOf(layer, head.positions), table.ranked_layers_, 1});
       }
     } else {
-      table.sets_.push_back({layer.heads[0].positions, table.ranked_layers_, kv_heads});
+      const std::span<const TokenPos> positions = layer.heads[0].positions;
+      table.sets_.push_back(
+          {positions, TokensOf(layer, positions), table.ranked_layers_, kv_heads});
     }
     ++table.ranked_layers_;
   }

@@ -49,6 +49,7 @@ Observation LayerView::Observe() const {
   observation.window_queries = layer_->ring.queries();
   observation.window_positions = layer_->ring.positions();
   observation.external_scores = layer_->external_scores;
+  observation.tokens_seen = layer_->tokens();
   return observation;
 }
 

@@ -40,6 +40,8 @@ struct Observation {
   std::span<const TokenPos> window_positions;  // [window_rows], increasing; may be empty
   // Scores handed in from outside (scorer `external`): [kv_heads, rows], or empty.
   std::span<const float> external_scores;
+  // Tokens that came to the layer, kept or not; 0: as many as each head has rows.
+  std::int64_t tokens_seen = 0;
 
   int window_rows() const { return static_cast<int>(window_positions.size()); }
 };

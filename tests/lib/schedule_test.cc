@@ -132,6 +132,23 @@ TEST(Schedule, PerChunkAttendsOverTheStagedRowsThatStayed) {
   ExpectAttentionNear(MustAttend(cache, 0, queries, position), exact, 80, 1e-5, 1e-5);
 }
 
+// The prompt is longer than min_tokens, whatever few rows are left of it.
+TEST(Schedule, MinTokensCountsTheTokensOfThePromptNotTheRowsLeft) {
+  const Prompt prompt = MakePrompt(Layer(), 512, 21);
+  for (const std::int64_t chunk : {512, 100, 33}) {
+    SCOPED_TRACE(chunk);
+    Cache cache = MustCreate("recency(budget=48,min_tokens=128) | schedule=per_chunk", {Layer()});
+    for (std::int64_t first = 0; first < prompt.rows(); first += chunk) {
+      const std::int64_t count = std::min(chunk, prompt.rows() - first);
+      ASSERT_TRUE(AppendRows(cache, 0, Phase::kPrefill, prompt, first, count).ok());
+      ASSERT_TRUE(cache.Evict(0).ok());
+      ASSERT_EQ(cache.rows(0, 0), first + count > 128 ? kBudget : first + count);
+    }
+    ASSERT_TRUE(cache.FinishPrefill().ok());
+    EXPECT_EQ(cache.rows(0, 0), kBudget);
+  }
+}
+
 TEST(Schedule, OnceIgnoresEvict) {
   const Prompt prompt = MakePrompt(Layer(), 100, 6);
   Cache cache = MustCreate("random(budget=48)", {Layer()});
