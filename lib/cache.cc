@@ -196,7 +196,6 @@ Status Cache::Evict(int layer_index) {
                                   : ReselectStored(context, layer, &impl_->scratch_peak_bytes));
     layer.since_eviction = 0;
     layer.external_scores = {};
-    if (layer.evicted) layer.exact_from = layer.next_position;
     return Status::Ok();
   });
 }
@@ -210,8 +209,7 @@ Status Cache::Observe(int layer_index, std::span<const TokenPos> positions,
     }
     KVS_RETURN_IF_ERROR(CheckView("queries", queries, layer.spec.query_heads,
                                   static_cast<std::int64_t>(positions.size()), layer.spec.key_dim));
-    const auto held = layer.ring.positions();
-    KVS_RETURN_IF_ERROR(CheckPositions(positions, held.empty() ? 0 : held.back() + 1));
+    KVS_RETURN_IF_ERROR(CheckPositions(positions, layer.ring.end()));
     const Evictor* evictor = impl_->pipeline->evictor();
     const int capacity = evictor != nullptr ? evictor->needs().window_queries : 0;
     if (capacity == 0 || layer.slides()) return Status::Ok();
@@ -252,6 +250,7 @@ void Cache::Clear() {
     layer.heads.clear();
   }
   impl_->finished = false;
+  impl_->scratch_peak_bytes = 0;
 }
 
 Status Cache::Attend(int layer_index, std::span<const TokenPos> query_positions,

@@ -19,10 +19,10 @@ TokenPos Cache::oldest_exact_position() const {
 Result<std::int64_t> Cache::TrimToPosition(TokenPos position, Trim trim) {
   return NoThrow([&]() -> Result<std::int64_t> {
     const TokenPos end = std::max<TokenPos>(position, 0);
-    // A layer may be one step ahead of the others.
+    // A layer may be one step ahead of the others, and its queries ahead of its rows.
     std::vector<LayerState*> layers;
     for (LayerState& layer : impl_->layers) {
-      if (layer.next_position > end) layers.push_back(&layer);
+      if (layer.next_position > end || layer.ring.end() > end) layers.push_back(&layer);
     }
     if (layers.empty()) return std::int64_t{0};
     const TokenPos exact = oldest_exact_position();

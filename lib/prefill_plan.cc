@@ -259,7 +259,7 @@ void PrefillPlan::Commit() {
     // Rows that went chunk by chunk are why the budget leaves nothing to drop now.
     if (plan.evicted || !layer.evicted) layer.note = std::move(plan.note);
     layer.evicted = layer.evicted || plan.evicted;
-    if (layer.evicted) layer.exact_from = layer.next_position;
+    if (plan.evicted) layer.exact_from = layer.next_position;
     layer.staging = Staging();
     // Decode goes on scoring only under every(n).
     if (pipeline_.schedule().kind != Schedule::Kind::kEvery) layer.ring = QueryRing();

@@ -35,6 +35,8 @@ class QueryRing {
     return buffer_.As<float>();
   }
   std::span<const TokenPos> positions() const { return positions_; }
+  // One past the last position held.
+  TokenPos end() const { return positions_.empty() ? 0 : positions_.back() + 1; }
   std::int64_t resident_bytes() const { return static_cast<std::int64_t>(buffer_.bytes()); }
 
  private:

@@ -30,6 +30,7 @@ bool Drops(const LayerView& view, const KeepSet& keep) {
 
 void Finish(LayerState& layer, LayerDecision decision) {
   layer.evicted = true;
+  layer.exact_from = layer.next_position;
   layer.note = std::move(decision.note);
 }
 

@@ -238,6 +238,7 @@ TEST(Cache, ClearGivesTheStateAfterCreate) {
     ASSERT_TRUE(cache.FinishPrefill().ok());
     cache.Clear();
     EXPECT_EQ(StateOf(cache), StateOf(MustCreate(spec, {layer})));
+    EXPECT_EQ(cache.Report().scratch_peak_bytes, 0);
     cache = Prefilled(spec, layer, prompt, 30);
     ASSERT_TRUE(cache.FinishPrefill().ok());
     EXPECT_EQ(StateOf(cache), StateOf(fresh));

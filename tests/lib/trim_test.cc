@@ -271,6 +271,37 @@ TEST(Trim, LayersThatAreAStepAheadGoBackToTheSamePosition) {
   EXPECT_EQ(cache.rows(1, 1), 40);
 }
 
+// Only rows that went make a trim inexact.
+TEST(Trim, AnEvictThatDropsNothingStaysExact) {
+  const Engine engine(Layer(), 200, 21);
+  Cache cache = MustCreate("recency(budget=32) | kv=f16 | schedule=per_chunk", {Layer()});
+  engine.Append(cache, Phase::kPrefill, 0, 64);
+  ASSERT_TRUE(cache.Evict(0).ok());
+  EXPECT_EQ(cache.oldest_exact_position(), 64);
+  MustTrim(cache, 20, 44, Trim::kAllowInexact);
+  engine.Append(cache, Phase::kPrefill, 20, 10);
+  ASSERT_TRUE(cache.Evict(0).ok());
+  EXPECT_EQ(cache.oldest_exact_position(), 20);
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  EXPECT_EQ(cache.oldest_exact_position(), 20);
+  MustTrim(cache, 25, 5);
+}
+
+// An engine observes before it appends, and the append is refused: the step is taken back.
+TEST(Trim, TakesBackQueriesThatAreAheadOfTheRows) {
+  const LayerSpec layer = Layer();
+  const Engine engine(layer, 40, 22);
+  Cache cache = MustCreate("snapkv(budget=24,window=8) | kv=f16", {layer});
+  engine.Append(cache, Phase::kPrefill, 0, 30);
+  const std::vector<float> query(static_cast<std::size_t>(layer.query_heads * layer.key_dim));
+  const HeadsView view = HeadsView::HeadMajor(query.data(), layer.query_heads, 1, layer.key_dim);
+  const TokenPos step = 30;
+  ASSERT_TRUE(cache.Observe(0, {&step, 1}, view).ok());
+  EXPECT_FALSE(cache.Observe(0, {&step, 1}, view).ok());
+  MustTrim(cache, step, 0);
+  EXPECT_TRUE(cache.Observe(0, {&step, 1}, view).ok());
+}
+
 TEST(Trim, CountsThatDependOnTokensGoBackWithThem) {
   const Engine engine(Layer(), 200, 15);
   Cache cache = MustCreate("recency(budget=32) | kv=f16 | schedule=every(16)", {Layer()});
