@@ -95,6 +95,8 @@ class ArgReader {
   Status Finish();
 
  private:
+  bool IsKnown(std::string_view name) const;
+
   const SpecCall& call_;
   std::vector<bool> used_;
   std::vector<std::string> known_;

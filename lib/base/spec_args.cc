@@ -153,10 +153,14 @@ Result<std::int64_t> ParseByteSize(std::string_view text) {
   return NotA("a size with a unit (B, kB, MB, GB, KiB, MiB, GiB)", text);
 }
 
+bool ArgReader::IsKnown(std::string_view name) const {
+  return std::find(known_.begin(), known_.end(), name) != known_.end();
+}
+
 ArgReader::ArgReader(const SpecCall& call) : call_(call), used_(call.args.size(), false) {}
 
 const SpecArg* ArgReader::Raw(std::string_view key) {
-  known_.emplace_back(key);
+  if (!IsKnown(key)) known_.emplace_back(key);  // some are asked for twice
   const SpecArg* found = nullptr;
   for (std::size_t i = 0; i < call_.args.size(); ++i) {
     const SpecArg& arg = call_.args[i];
@@ -266,6 +270,11 @@ Status ArgReader::Finish() {
     if (used_[i]) continue;
     const SpecArg& arg = call_.args[i];
     const std::string_view name = arg.is_word() ? arg.value : arg.key;
+    if (IsKnown(name)) {  // a key without its value, or a bare word with one
+      Fail(arg.key_column, StrCat("option '", name, "' of ", call_.name,
+                                  arg.is_word() ? " needs a value" : " takes no value"));
+      break;
+    }
     const std::vector<std::string_view> known(known_.begin(), known_.end());
     Fail(arg.key_column,
          StrCat("unknown option '", name, "' of ", call_.name, Suggest(name, known)));

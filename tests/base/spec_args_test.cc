@@ -57,5 +57,27 @@ TEST(SpecArgs, RejectsAKeyGivenTwice) {
   EXPECT_EQ(args.Finish().message(), "column 13: option 'a' of stage is given twice");
 }
 
+TEST(SpecArgs, AKeyWithoutItsValueAndAWordWithOneAreNamed) {
+  const auto error = [](const SpecArg& arg) {
+    const SpecCall call = Call({arg});
+    ArgReader args(call);
+    int a = 0;
+    args.Int("a", &a, 0, 9);
+    args.Word("sym");
+    return args.Finish().message();
+  };
+  EXPECT_EQ(error({"", "a", 9, 9, {}}), "column 9: option 'a' of stage needs a value");
+  EXPECT_EQ(error({"sym", "1", 9, 13, {}}), "column 9: option 'sym' of stage takes no value");
+}
+
+TEST(SpecArgs, ListsEachKnownOptionOnce) {
+  const SpecCall call = Call({{"nothing_like_it", "1", 9, 25, {}}});
+  ArgReader args(call);
+  int a = 0;
+  if (args.Raw("a") == nullptr) args.Int("a", &a, 0, 9);
+  EXPECT_EQ(args.Finish().message(),
+            "column 9: unknown option 'nothing_like_it' of stage (known: a)");
+}
+
 }  // namespace
 }  // namespace kvsieve
