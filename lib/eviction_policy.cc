@@ -244,10 +244,19 @@ Status VariantBuilder::Explain(const Error& error) const {
     return fail(key, StrCat("means nothing with ", settings_.Label(policy::kEviction)));
   }
   if (key != policy::kBudget) return fail(key, message.text);
-  // The budget itself was read before: what it must hold is too much for it.
-  const std::string_view what = message.text.substr(0, message.text.find(" (option budget)"));
-  return fail(key, StrCat(what, "; raise it, or lower ", settings_.Name(policy::kSinks), " or ",
-                          settings_.Name(policy::kWindow)));
+  const std::size_t end = message.text.find(" (option budget)");
+  if (end == std::string_view::npos) return fail(key, message.text);
+  // What it must hold is too much for it.
+  const std::string_view what = message.text.substr(0, end);
+  std::string remedy = "; raise it";
+  std::string_view before = ", or lower ";
+  for (const auto& [part, lower] :
+       {std::pair("sinks ", policy::kSinks), std::pair("window ", policy::kWindow)}) {
+    if (what.find(part) == std::string_view::npos) continue;
+    remedy += StrCat(before, settings_.Name(lower));
+    before = " or ";
+  }
+  return fail(key, StrCat(what, remedy));
 }
 
 // `none | store`.
@@ -259,8 +268,12 @@ Result<Pipeline> PassThrough(const Settings& settings) {
   const SpecMessage message(pipeline.message());
   const int column = message.column - static_cast<int>(kNone.size());
   const std::string where = column > 0 ? StrCat("column ", column, ": ") : "";
-  return Status(pipeline.error().code,
-                StrCat(settings.Label(policy::kStore), ": ", where, message.text));
+  // Even where an evict stage is set: the schedule is not the store's.
+  const std::string_view what =
+      message.text.starts_with("schedule=")
+          ? "a policy evicts once, when the prompt is finished: leave schedule= out"
+          : message.text;
+  return Status(pipeline.error().code, StrCat(settings.Label(policy::kStore), ": ", where, what));
 }
 
 }  // namespace
@@ -317,7 +330,9 @@ class EvictionPolicy::State {
   Result<Settings> Override(std::span<const PolicySetting> overrides) const {
     Settings settings = flags_;
     KVS_RETURN_IF_ERROR(settings.Override(overrides, Source::kRequest));
-    if (settings[policy::kEviction].text == flags_[policy::kEviction].text) return settings;
+    if (policy::SameEviction(settings[policy::kEviction].text, flags_[policy::kEviction].text)) {
+      return settings;
+    }
     for (const Key key : {policy::kWindow, policy::kSinks}) {
       if (settings[key].source == Source::kFlag) settings.Reset(key);
     }

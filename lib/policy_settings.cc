@@ -8,6 +8,7 @@
 
 #include "kvsieve/spec_args.h"
 #include "kvsieve/str_cat.h"
+#include "lib/spec_call_parser.h"
 #include "lib/spec_cursor.h"
 
 namespace kvsieve {
@@ -77,6 +78,13 @@ std::span<const PolicyOption> PolicyOptions() { return kOptions; }
 namespace policy {
 
 std::string_view ArgumentOf(Key key) { return kArguments[key]; }
+
+bool SameEviction(std::string_view a, std::string_view b) {
+  if (a == b) return true;
+  const Result<SpecCall> first = ParseCall(a);
+  const Result<SpecCall> second = ParseCall(b);
+  return first.ok() && second.ok() && first->ToString() == second->ToString();
+}
 
 Settings::Settings() {
   for (int key = 0; key < kKeys; ++key) Reset(static_cast<Key>(key));

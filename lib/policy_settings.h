@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "kvsieve/eviction_policy.h"
 #include "kvsieve/result.h"
@@ -18,6 +19,9 @@ enum Key : std::uint8_t { kEviction, kBudget, kWindow, kSinks, kMinTokens, kStor
 
 // The argument of an evict stage that the setting becomes; empty: none.
 std::string_view ArgumentOf(Key key);
+
+// Whether two texts mean the same evict stage, whatever their spaces.
+bool SameEviction(std::string_view a, std::string_view b);
 
 // Later ones override earlier ones.
 enum class Source : std::uint8_t { kDefault, kFlag, kRequest };
