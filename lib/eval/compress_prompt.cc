@@ -117,16 +117,20 @@ class PromptFeed {
 };
 
 // What the schedule was not given the chance to do.
-std::string ScheduleNote(const Schedule& schedule, const PromptOptions& options,
-                         std::int64_t tokens, DecodeRows decode_rows) {
-  const bool one_chunk = options.chunk_rows == 0 || options.chunk_rows >= tokens;
+std::string ScheduleNote(const Schedule& schedule, const PromptOptions& options, const Trace& trace,
+                         DecodeRows decode_rows) {
+  const bool one_chunk = options.chunk_rows == 0 || options.chunk_rows >= trace.tokens();
   if (schedule.kind == Schedule::Kind::kPerChunk && one_chunk) {
     return "per_chunk: the prompt came as one chunk, which is once (--chunk-rows N)";
   }
   if (schedule.kind == Schedule::Kind::kEvery && decode_rows == DecodeRows::kExact) {
     return StrCat(schedule.Canonical(),
                   ": nothing was evicted during decode, whose rows stay exact "
-                  "(--decode-rows stored)");
+                  "(compare --decode-rows stored)");
+  }
+  if (schedule.kind == Schedule::Kind::kEvery && schedule.tokens > trace.n_eval()) {
+    return StrCat(schedule.Canonical(), ": nothing was evicted during the ", trace.n_eval(),
+                  " tokens of decode");
   }
   return {};
 }
@@ -157,8 +161,7 @@ Result<CompressedPrompt> CompressPrompt(const Trace& trace,
   result.canonical = pipeline->Canonical();
   result.time.compact_ms = std::chrono::duration<double, std::milli>(best).count();
   result.bytes = cache.Report();
-  const std::string note =
-      ScheduleNote(pipeline->schedule(), prompt, trace.tokens(), options.decode_rows);
+  const std::string note = ScheduleNote(pipeline->schedule(), prompt, trace, options.decode_rows);
   for (int i = 0; i < cache.layers(); ++i) {
     result.layers.push_back({cache.ReportLayer(i), std::nullopt, {}});
     AddNote(note, result.layers.back().report);

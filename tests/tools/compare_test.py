@@ -192,6 +192,10 @@ class Compare(CliTest):
             self.assertIn("nothing was evicted during decode", layer["note"])
         for layer in stored["layers"]:
             self.assertEqual(layer["note"], "")
+        late = self.report("compare", TRACE, "-p", "recency(budget=64) | schedule=every(49)",
+                           "--decode-rows", "stored")["pipelines"][0]
+        for layer in late["layers"]:
+            self.assertIn("nothing was evicted during the 48 tokens of decode", layer["note"])
         # 48 rows come; without eviction none of the first 64 goes.
         self.assertLess(stored["accuracy"]["attention_mass_kept"],
                         exact["accuracy"]["attention_mass_kept"])
