@@ -256,7 +256,10 @@ void AttendHead(const Arena& arena, int head, const float* q, float* out) {
   if (arena.format() == Format::kF16) {
     PrepareHalfQueries(q, kHeads, kDim, prepared);
   } else {
-    PrepareIntQueries(q, kHeads, kDim, group, prepared);
+    const auto prepare = arena.format() == Format::kInt8   ? PrepareIntQueries
+                         : arena.format() == Format::kInt4 ? PrepareNibbleQueries
+                                                           : PrepareCodebookQueries;
+    prepare(q, kHeads, kDim, group, prepared);
   }
   const auto softmax = HWY_DYNAMIC_DISPATCH(Softmax);
   alignas(64) float logits[kHeads * kBlockRows];  // then weights

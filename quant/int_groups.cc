@@ -173,7 +173,7 @@ class GroupCodec final : public BlockCodec {
     return fused() ? IntQueryBytes(dim(), group_) : PortableQueryBytes(dim());
   }
   void PrepareQueries(const float* q, int heads, void* prepared) const override {
-    if (fused()) return PrepareIntQueries(q, heads, dim(), group_, prepared);
+    if (fused()) return PrepareNibbleQueries(q, heads, dim(), group_, prepared);
     PreparePortableQueries(q, heads, dim(), prepared);
   }
   void Score(const float* stats, const void* prepared, int heads, ConstBlockRef block, int rows,

@@ -1,5 +1,5 @@
-// Products of integer codes with 16-bit multipliers, for AVX2 and AVX-512: included once per target
-// by the units of the int8 and nibble formats, and again by their VNNI units.
+// Products of integer codes with 16-bit or 8-bit multipliers, for AVX2 and AVX-512: included once
+// per target by the units of the int8 and nibble formats, and again by their VNNI units.
 //
 // A vector has one i32 lane per row (keys) or per dim (values); the four codes of a quad lie in
 // that lane's bytes. `Dot` multiplies a quad by the query or the weights and adds the products to
@@ -14,6 +14,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,15 +33,19 @@ enum class Sign { kSigned, kUnsigned };
 // Two multiplier words of one quad, broadcast: see kernels_query.h.
 struct Words {
   VI first, second;
+  static constexpr int kCount = 2;
+  explicit HWY_INLINE Words(const std::int32_t* words)
+      : first(hn::Set(DI(), words[0])), second(hn::Set(DI(), words[1])) {}
 };
-HWY_INLINE Words BroadcastWords(const std::int32_t* words) {
-  const DI di;
-  return {hn::Set(di, words[0]), hn::Set(di, words[1])};
-}
+struct Word {
+  VI only;
+  static constexpr int kCount = 1;
+  explicit HWY_INLINE Word(const std::int32_t* word) : only(hn::Set(DI(), word[0])) {}
+};
 
 // 16-bit multiply-add pairs; multipliers in QueryForm::kPairs.
 struct MaddDot {
-  static constexpr QueryForm kForm = QueryForm::kPairs;
+  using Multiplier = Words;
   static constexpr float kWeightLimit = 32767.0F;
   struct Codes {
     V16 even, odd;
@@ -90,7 +95,7 @@ struct MaddDot {
 // the feature. The instruction multiplies unsigned by signed bytes. Keys: codes unsigned, query
 // signed. Values: weights unsigned, codes signed.
 struct VnniDot {
-  static constexpr QueryForm kForm = QueryForm::kBytes;
+  using Multiplier = Words;
   static constexpr float kWeightLimit = 65535.0F;
   using Codes = V8;
   struct Sum {
@@ -121,7 +126,52 @@ struct VnniDot {
                        hn::TableLookupBytes(hn::BitCast(d8, rounded), hn::LoadDup128(d8, kBytes)));
   }
 };
+
+// Keys times one byte of the query.
+struct VnniByteDot {
+  using Multiplier = Word;
+  using Codes = V8;
+  struct Sum {
+    VI sum;
+  };
+  template <Sign kSign>
+  static HWY_INLINE Codes Widen(V8 bytes) {
+    return bytes;
+  }
+  static HWY_INLINE Sum Start(std::int32_t value) { return {hn::Set(DI(), value)}; }
+  static HWY_INLINE void AddKey(Sum& s, Codes codes, Word q) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(s.sum.raw) : "v"(codes.raw), "v"(q.only.raw));
+  }
+  static HWY_INLINE VI Finish(Sum s) { return s.sum; }
+};
 #endif  // HWY_AVX3
+
+// Keys times one byte of the query, by sums of pairs in 16 bits (kByteLimitOfPairs). Intrinsics,
+// because Highway 1.0.3 has no such operation.
+struct ByteDot {
+  using Multiplier = Word;
+  using Codes = V8;
+  struct Sum {
+    VI sum;
+  };
+  template <Sign kSign>
+  static HWY_INLINE Codes Widen(V8 bytes) {
+    return bytes;
+  }
+  static HWY_INLINE Sum Start(std::int32_t value) { return {hn::Set(DI(), value)}; }
+  static HWY_INLINE void AddKey(Sum& s, Codes codes, Word q) {
+#if HWY_TARGET == HWY_AVX3
+    const __m512i pairs = _mm512_maddubs_epi16(codes.raw, q.only.raw);
+    s.sum.raw = _mm512_add_epi32(s.sum.raw, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#else
+    const __m256i pairs = _mm256_maddubs_epi16(codes.raw, q.only.raw);
+    s.sum.raw = _mm256_add_epi32(s.sum.raw, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#endif
+    // As above.
+    asm("" : "+v"(s.sum.raw));
+  }
+  static HWY_INLINE VI Finish(Sum s) { return s.sum; }
+};
 
 // One vector of each line of a unit.
 template <bool kPartial>
@@ -214,14 +264,14 @@ struct Packing<1> {
   }
 };
 
-// Formats: what codes stand for. Key codes are unsigned with kKeyOffset added to the true code;
-// value codes are true codes of sign kValueSign.
+// Formats: what codes stand for. Key codes are unsigned, with the reader's offset added to the true
+// code; value codes are true codes of sign kValueSign.
 struct Int8Format {
   using Pack = Packing<8>;
-  static constexpr std::int32_t kKeyOffset = 128;
   static constexpr Sign kValueSign = Sign::kSigned;
   template <Side kSide>
   struct Reader {
+    static constexpr std::int32_t offset = kSide == Side::kKey ? 128 : 0;
     explicit HWY_INLINE Reader(const Codebook*) {}
     HWY_INLINE V8 operator()(V8 codes) const {
       if constexpr (kSide == Side::kValue) return codes;
@@ -232,10 +282,10 @@ struct Int8Format {
 
 struct NibbleFormat {
   using Pack = Packing<4>;
-  static constexpr std::int32_t kKeyOffset = 0;
   static constexpr Sign kValueSign = Sign::kUnsigned;
   template <Side kSide>
   struct Reader {
+    static constexpr std::int32_t offset = 0;
     explicit HWY_INLINE Reader(const Codebook*) {}
     HWY_INLINE V8 operator()(V8 codes) const { return codes; }
   };
@@ -245,17 +295,23 @@ struct NibbleFormat {
 template <int kBits>
 struct CodebookFormat {
   using Pack = Packing<kBits>;
-  static constexpr std::int32_t kKeyOffset = 128;
   static constexpr Sign kValueSign = Sign::kSigned;
   template <Side kSide>
   struct Reader {
     V8 table;
+    std::int32_t offset = 0;  // keys: the lowest level becomes 0, so that codes stay small
     explicit HWY_INLINE Reader(const Codebook* codebook) {
-      const D8 d8;
-      alignas(16) std::uint8_t levels[16];
-      for (int i = 0; i < 16; ++i) levels[i] = static_cast<std::uint8_t>(codebook->level[i]);
-      table = hn::LoadDup128(d8, levels);
-      if constexpr (kSide == Side::kKey) table = hn::Xor(table, hn::Set(d8, 0x80));
+      constexpr int kLevels = 1 << kBits;
+      if constexpr (kSide == Side::kKey) {
+        offset = -codebook->level[0];
+        for (int i = 1; i < kLevels; ++i)
+          offset = std::max<std::int32_t>(offset, -codebook->level[i]);
+      }
+      alignas(16) std::uint8_t levels[16] = {};
+      for (int i = 0; i < kLevels; ++i) {
+        levels[i] = static_cast<std::uint8_t>(codebook->level[i] + offset);
+      }
+      table = hn::LoadDup128(D8(), levels);
     }
     HWY_INLINE V8 operator()(V8 codes) const { return hn::TableLookupBytes(table, codes); }
   };
@@ -280,7 +336,7 @@ HWY_INLINE void StartSums(Sums<Dot>& s, const std::int32_t start[kHeadTile]) {
 template <class Dot, Side kSide, int kVectors>
 HWY_INLINE void AddOne(typename Dot::Sum& s0, typename Dot::Sum& s1, typename Dot::Codes codes0,
                        typename Dot::Codes codes1, const std::int32_t* words) {
-  const Words w = BroadcastWords(words);
+  const typename Dot::Multiplier w(words);
   if constexpr (kSide == Side::kKey) {
     Dot::AddKey(s0, codes0, w);
     if constexpr (kVectors > 1) Dot::AddKey(s1, codes1, w);
@@ -294,7 +350,7 @@ HWY_INLINE void AddOne(typename Dot::Sum& s0, typename Dot::Sum& s1, typename Do
 template <class Dot, Side kSide, int kHeads, int kVectors>
 HWY_INLINE void AddQuad(Sums<Dot>& s, typename Dot::Codes codes0, typename Dot::Codes codes1,
                         const std::int32_t* words) {
-  constexpr int kStride = kSide == Side::kKey ? 2 : kBlockRows;
+  constexpr int kStride = kSide == Side::kKey ? Dot::Multiplier::kCount : kBlockRows;
   AddOne<Dot, kSide, kVectors>(s.a0, s.a1, codes0, codes1, words);
   if constexpr (kHeads > 1) {
     AddOne<Dot, kSide, kVectors>(s.b0, s.b1, codes0, codes1, words + kStride);
@@ -314,7 +370,7 @@ HWY_INLINE void AddUnit(Sums<Dot>& s, const Lines<kVectors == 1>& lines0,
                         const typename Format::template Reader<kSide>& reader,
                         const std::int32_t* words) {
   if constexpr (k < Format::Pack::kQuads) {
-    constexpr int kNextQuad = kSide == Side::kKey ? kHeadTile * 2 : 4;
+    constexpr int kNextQuad = kSide == Side::kKey ? kHeadTile * Dot::Multiplier::kCount : 4;
     constexpr Sign kSign = kSide == Side::kKey ? Sign::kUnsigned : Format::kValueSign;
     const V8 codes0 = reader(Format::Pack::template Quad<k>(lines0));
     const V8 codes1 = kVectors == 1 ? codes0 : reader(Format::Pack::template Quad<k>(lines1));

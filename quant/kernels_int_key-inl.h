@@ -43,11 +43,12 @@ struct KeyFlush {
  private:
   HWY_INLINE void Head(int h, int row, VI sum, VF scale, VF zero) const {
     const DF df;
-    const float query_sum = static_cast<float>(query.group_sums[group_index * kHeadTile + h]);
+    const int at = group_index * kHeadTile + h;
+    const auto query_sum = static_cast<float>(query.group_sums[at]);
     float* out = logits + h * kBlockRows + row;
     VF part = hn::Mul(scale, hn::ConvertTo(df, sum));
     part = hn::MulAdd(zero, hn::Set(df, query_sum), part);
-    part = hn::Mul(part, hn::Set(df, query.head->scale[h]));
+    part = hn::Mul(part, hn::Set(df, query.scales[at]));
     if (group_index > 0) part = hn::Add(part, hn::LoadU(df, out));
     hn::StoreU(part, df, out);
   }
@@ -64,7 +65,7 @@ HWY_INLINE void KeyGroup(const std::uint8_t* codes0, const std::uint8_t* codes1,
     const Lines<false> lines0{codes0, kLine, kLanes};
     const Lines<false> lines1{codes1, kLine, kLanes};
     AddUnit<Dot, Format, Side::kKey, kHeads, 2>(sums, lines0, lines1, reader, words);
-    words += kHeadTile * 2 * Pack::kQuads;
+    words += kHeadTile * Dot::Multiplier::kCount * Pack::kQuads;
     codes0 += Pack::kLines * kLine;
     codes1 += Pack::kLines * kLine;
     for (int l = 0; l < Pack::kLines; ++l) ahead.Step<kPairLines>();
@@ -100,7 +101,7 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const IntQuery& query, float*
       for (int h = 0; h < kHeadTile; ++h) {
         // Wraps, as the sums may.
         start[h] = static_cast<std::int32_t>(
-            0U - static_cast<std::uint32_t>(Format::kKeyOffset) *
+            0U - static_cast<std::uint32_t>(reader.offset) *
                      static_cast<std::uint32_t>(query.group_sums[g * kHeadTile + h]));
       }
       Sums<Dot> sums;
@@ -116,7 +117,7 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const IntQuery& query, float*
       ahead.Step<1>();
       codes0 += group_bytes;
       codes1 += group_bytes;
-      words += group_units * Pack::kQuads * kHeadTile * 2;
+      words += group_units * Pack::kQuads * kHeadTile * Dot::Multiplier::kCount;
     }
   }
   ahead.Finish(b);

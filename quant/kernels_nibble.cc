@@ -1,6 +1,5 @@
 #include "quant/kernels.h"
 #include "quant/kernels_plain.h"
-#include "quant/kernels_query.h"
 #include "quant/kernels_vnni.h"
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
@@ -20,9 +19,9 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 void NibbleScore(const KernelBlock& block, const void* prepared, int heads, float* logits) {
   if (block.codebook == nullptr) {
-    ScoreBlock<MaddDot, NibbleFormat>(block, prepared, heads, logits);
+    ScoreBlock<ByteDot, NibbleFormat>(block, prepared, heads, logits);
   } else {
-    ScoreBlock<MaddDot, CodebookFormat<4>>(block, prepared, heads, logits);
+    ScoreBlock<ByteDot, CodebookFormat<4>>(block, prepared, heads, logits);
   }
 }
 void NibbleAccumulate(const KernelBlock& block, const float* weights, int heads, float* acc) {
@@ -54,9 +53,7 @@ HWY_EXPORT(NibbleAccumulate);
 
 void ScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits) {
 #if HWY_ARCH_X86
-  if (IntQuery(prepared).head->form == QueryForm::kBytes) {
-    return VnniScoreNibble(block, prepared, heads, logits);
-  }
+  if (VnniActive()) return VnniScoreNibble(block, prepared, heads, logits);
 #endif
   HWY_DYNAMIC_DISPATCH(NibbleScore)(block, prepared, heads, logits);
 }

@@ -15,11 +15,11 @@ HWY_BEFORE_NAMESPACE();
 namespace kvsieve::quant {
 
 void VnniScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits) {
-  using N_AVX3::VnniDot;
+  using N_AVX3::VnniByteDot;
   if (block.codebook == nullptr) {
-    N_AVX3::ScoreBlock<VnniDot, N_AVX3::NibbleFormat>(block, prepared, heads, logits);
+    N_AVX3::ScoreBlock<VnniByteDot, N_AVX3::NibbleFormat>(block, prepared, heads, logits);
   } else {
-    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat<4>>(block, prepared, heads, logits);
+    N_AVX3::ScoreBlock<VnniByteDot, N_AVX3::CodebookFormat<4>>(block, prepared, heads, logits);
   }
 }
 

@@ -50,8 +50,11 @@ struct PlaneCodes {
   }
 };
 
-// The rounded query of head h, dim d (QueryForm::kPairs).
+// The rounded query of head h, dim d (kPairs or kByte).
 std::int32_t RoundedQuery(const IntQuery& query, int h, int d) {
+  if (query.head->form == QueryForm::kByte) {
+    return reinterpret_cast<const std::int8_t*>(query.quads)[(d / 4 * kHeadTile + h) * 4 + d % 4];
+  }
   const auto* pairs = reinterpret_cast<const std::int16_t*>(query.quads);
   constexpr int kSlot[4] = {0, 2, 1, 3};
   return pairs[(d / 4 * kHeadTile + h) * 4 + kSlot[d % 4]];
@@ -72,10 +75,11 @@ void Score(const KernelBlock& b, const void* prepared, int heads, float* logits)
       const float zero = ZeroOf(b, g, row);
       for (int h = 0; h < heads; ++h) {
         const auto query_sum = static_cast<float>(query.group_sums[g * kHeadTile + h]);
-        total[h] += scale * static_cast<float>(sum[h]) + zero * query_sum;
+        const float part = scale * static_cast<float>(sum[h]) + zero * query_sum;
+        total[h] += part * query.scales[g * kHeadTile + h];
       }
     }
-    for (int h = 0; h < heads; ++h) logits[h * kBlockRows + row] = total[h] * query.head->scale[h];
+    for (int h = 0; h < heads; ++h) logits[h * kBlockRows + row] = total[h];
   }
 }
 

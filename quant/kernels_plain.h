@@ -1,5 +1,5 @@
-// The kernels in plain C++, for CPUs without AVX2. Same blocks, same prepared queries (always
-// QueryForm::kPairs there), same bounds.
+// The kernels in plain C++, for CPUs without AVX2. Same blocks, same prepared queries (never
+// QueryForm::kBytes there), same bounds.
 #ifndef KVSIEVE_QUANT_KERNELS_PLAIN_H_
 #define KVSIEVE_QUANT_KERNELS_PLAIN_H_
 

@@ -1,6 +1,5 @@
 #include "quant/kernels.h"
 #include "quant/kernels_plain.h"
-#include "quant/kernels_query.h"
 #include "quant/kernels_vnni.h"
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
@@ -20,11 +19,11 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 void PlanesScore(const KernelBlock& block, const void* prepared, int heads, float* logits) {
   if (block.bits == 1) {
-    ScoreBlock<MaddDot, CodebookFormat<1>>(block, prepared, heads, logits);
+    ScoreBlock<ByteDot, CodebookFormat<1>>(block, prepared, heads, logits);
   } else if (block.bits == 2) {
-    ScoreBlock<MaddDot, CodebookFormat<2>>(block, prepared, heads, logits);
+    ScoreBlock<ByteDot, CodebookFormat<2>>(block, prepared, heads, logits);
   } else {
-    ScoreBlock<MaddDot, CodebookFormat<3>>(block, prepared, heads, logits);
+    ScoreBlock<ByteDot, CodebookFormat<3>>(block, prepared, heads, logits);
   }
 }
 void PlanesAccumulate(const KernelBlock& block, const float* weights, int heads, float* acc) {
@@ -58,9 +57,7 @@ HWY_EXPORT(PlanesAccumulate);
 
 void ScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits) {
 #if HWY_ARCH_X86
-  if (IntQuery(prepared).head->form == QueryForm::kBytes) {
-    return VnniScorePlanes(block, prepared, heads, logits);
-  }
+  if (VnniActive()) return VnniScorePlanes(block, prepared, heads, logits);
 #endif
   HWY_DYNAMIC_DISPATCH(PlanesScore)(block, prepared, heads, logits);
 }

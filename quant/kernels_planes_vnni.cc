@@ -15,13 +15,13 @@ HWY_BEFORE_NAMESPACE();
 namespace kvsieve::quant {
 
 void VnniScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits) {
-  using N_AVX3::VnniDot;
+  using N_AVX3::VnniByteDot;
   if (block.bits == 1) {
-    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat<1>>(block, prepared, heads, logits);
+    N_AVX3::ScoreBlock<VnniByteDot, N_AVX3::CodebookFormat<1>>(block, prepared, heads, logits);
   } else if (block.bits == 2) {
-    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat<2>>(block, prepared, heads, logits);
+    N_AVX3::ScoreBlock<VnniByteDot, N_AVX3::CodebookFormat<2>>(block, prepared, heads, logits);
   } else {
-    N_AVX3::ScoreBlock<VnniDot, N_AVX3::CodebookFormat<3>>(block, prepared, heads, logits);
+    N_AVX3::ScoreBlock<VnniByteDot, N_AVX3::CodebookFormat<3>>(block, prepared, heads, logits);
   }
 }
 

@@ -25,15 +25,60 @@ std::int32_t Round(float x) { return std::bit_cast<std::int32_t>(x + 12582912.0F
 // The i16 slot of dim d in a quad in the form kPairs.
 constexpr std::size_t kPairSlot[4] = {0, 2, 1, 3};
 
-void StoreRounded(QueryForm form, std::int32_t value, std::size_t slot, std::uint8_t* quad) {
+// dim d of head h into the quads.
+void StoreRounded(QueryForm form, std::int32_t value, int d, int h, std::uint8_t* quads) {
+  const auto slot = static_cast<std::size_t>(d % 4);
+  const int quad = d / 4 * kHeadTile + h;
+  if (form == QueryForm::kByte) {
+    quads[quad * 4 + d % 4] = static_cast<std::uint8_t>(value);
+    return;
+  }
+  std::uint8_t* words = quads + quad * 8;
   if (form == QueryForm::kPairs) {
     const auto narrow = static_cast<std::int16_t>(value);
-    std::memcpy(quad + kPairSlot[slot] * 2, &narrow, 2);
+    std::memcpy(words + kPairSlot[slot] * 2, &narrow, 2);
     return;
   }
   const std::int32_t high = (value + 128) >> 8;
-  quad[slot] = static_cast<std::uint8_t>(high);
-  quad[4 + slot] = static_cast<std::uint8_t>(value - high * 256);
+  words[slot] = static_cast<std::uint8_t>(high);
+  words[4 + slot] = static_cast<std::uint8_t>(value - high * 256);
+}
+
+// How a query is rounded: `span` dims, whole groups, share a scale, and `limit` is the largest
+// magnitude.
+struct Rounding {
+  QueryForm form;
+  std::int32_t limit;
+  int span;
+};
+
+void Prepare(const Rounding& rounding, const float* q, int heads, int dim, int group,
+             void* prepared) {
+  std::memset(prepared, 0, IntQueryBytes(dim, group));
+  auto* head = static_cast<IntQueryHead*>(prepared);
+  head->form = rounding.form;
+  head->group_bytes = static_cast<std::int32_t>(GroupBytes(dim, group));
+  auto* bytes = static_cast<std::uint8_t*>(prepared) + sizeof(IntQueryHead);
+  auto* sums = reinterpret_cast<std::int32_t*>(bytes);
+  auto* scales = reinterpret_cast<float*>(bytes + head->group_bytes);
+  std::uint8_t* quads = bytes + 2 * head->group_bytes;
+
+  const auto limit = static_cast<float>(rounding.limit);
+  for (int h = 0; h < heads; ++h) {
+    for (int first = 0; first < dim; first += rounding.span) {
+      const float* row = q + static_cast<std::ptrdiff_t>(h) * dim;
+      const float largest = LargestMagnitude(row + first, rounding.span);
+      // Below 1e-30 a query is as good as zero, and limit / largest could overflow.
+      if (!(largest > 1e-30F)) continue;
+      const float inverse = limit / largest;
+      for (int d = first; d < first + rounding.span; ++d) {
+        const std::int32_t value = Round(row[d] * inverse);
+        sums[d / group * kHeadTile + h] += value;
+        scales[d / group * kHeadTile + h] = largest / limit;
+        StoreRounded(rounding.form, value, d, h, quads);
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -43,7 +88,7 @@ std::size_t HalfQueryBytes(int dim) {
 }
 
 std::size_t IntQueryBytes(int dim, int group) {
-  return RoundUp(sizeof(IntQueryHead) + GroupSumBytes(dim, group) + QuadBytes(dim), 64);
+  return RoundUp(sizeof(IntQueryHead) + 2 * GroupBytes(dim, group) + QuadBytes(dim), 64);
 }
 
 void PrepareHalfQueries(const float* q, int heads, int dim, void* prepared) {
@@ -54,29 +99,17 @@ void PrepareHalfQueries(const float* q, int heads, int dim, void* prepared) {
 }
 
 void PrepareIntQueries(const float* q, int heads, int dim, int group, void* prepared) {
-  std::memset(prepared, 0, IntQueryBytes(dim, group));
-  auto* head = static_cast<IntQueryHead*>(prepared);
-  head->form = VnniActive() ? QueryForm::kBytes : QueryForm::kPairs;
-  head->group_sum_bytes = static_cast<std::int32_t>(GroupSumBytes(dim, group));
-  auto* bytes = static_cast<std::uint8_t*>(prepared) + sizeof(IntQueryHead);
-  auto* sums = reinterpret_cast<std::int32_t*>(bytes);
-  std::uint8_t* quads = bytes + head->group_sum_bytes;
+  const QueryForm form = VnniActive() ? QueryForm::kBytes : QueryForm::kPairs;
+  Prepare({form, IntQueryLimit(group), dim}, q, heads, dim, group, prepared);
+}
 
-  const auto limit = static_cast<float>(IntQueryLimit(group));
-  for (int h = 0; h < heads; ++h) {
-    const float* row = q + static_cast<std::ptrdiff_t>(h) * dim;
-    const float largest = LargestMagnitude(row, dim);
-    // Below 1e-30 a query is as good as zero, and limit / largest could overflow.
-    if (!(largest > 1e-30F)) continue;
-    head->scale[h] = largest / limit;
-    const float inverse = limit / largest;
-    for (int d = 0; d < dim; ++d) {
-      const std::int32_t value = Round(row[d] * inverse);
-      sums[d / group * kHeadTile + h] += value;
-      std::uint8_t* quad = quads + (d / 4 * kHeadTile + h) * 8;
-      StoreRounded(head->form, value, static_cast<std::size_t>(d % 4), quad);
-    }
-  }
+void PrepareNibbleQueries(const float* q, int heads, int dim, int group, void* prepared) {
+  Prepare({QueryForm::kByte, kByteLimit, group}, q, heads, dim, group, prepared);
+}
+
+void PrepareCodebookQueries(const float* q, int heads, int dim, int group, void* prepared) {
+  const std::int32_t limit = VnniActive() ? kByteLimit : kByteLimitOfPairs;
+  Prepare({QueryForm::kByte, limit, group}, q, heads, dim, group, prepared);
 }
 
 }  // namespace kvsieve::quant

@@ -85,7 +85,7 @@ class Q4_0Codec final : public BlockCodec {
 
   std::size_t QueryBytes() const override { return IntQueryBytes(dim(), kGgmlBlock); }
   void PrepareQueries(const float* q, int heads, void* prepared) const override {
-    PrepareIntQueries(q, heads, dim(), kGgmlBlock, prepared);
+    PrepareNibbleQueries(q, heads, dim(), kGgmlBlock, prepared);
   }
   void Score(const float*, const void* prepared, int heads, ConstBlockRef block, int rows,
              float* logits, Prefetch ahead) const override {

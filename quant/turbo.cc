@@ -162,7 +162,7 @@ class TurboCodec final : public BlockCodec {
     return fused() ? IntQueryBytes(dim(), dim()) : PortableQueryBytes(dim());
   }
   void PrepareQueries(const float* q, int heads, void* prepared) const override {
-    if (fused()) return PrepareIntQueries(q, heads, dim(), dim(), prepared);
+    if (fused()) return PrepareCodebookQueries(q, heads, dim(), dim(), prepared);
     PreparePortableQueries(q, heads, dim(), prepared);
   }
   void Score(const float* stats, const void* prepared, int heads, ConstBlockRef block, int rows,

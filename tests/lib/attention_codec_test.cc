@@ -49,7 +49,8 @@ std::string Spec(const std::string& store, SegmentSizes segments) {
          ", tail=" + std::to_string(segments.tail);
 }
 
-void ExpectOracleOverDecodedRows(const Cache& cache, const std::vector<TokenPos>& positions) {
+void ExpectOracleOverDecodedRows(const Cache& cache, const std::vector<TokenPos>& positions,
+                                 cache_test::QueryRounding rounding) {
   const LayerSpec& layer = cache.layer(0);
   const std::vector<oracle::HeadRows> heads = cache_test::GatherLayer(cache, 0);
   const std::vector<float> queries = cache_test::UniformRows(
@@ -57,7 +58,7 @@ void ExpectOracleOverDecodedRows(const Cache& cache, const std::vector<TokenPos>
   const oracle::Attention exact = oracle::Attend(layer, heads, queries, positions);
   cache_test::OnEveryTarget([&] {
     const Attended attended = MustAttend(cache, 0, queries, positions);
-    cache_test::ExpectWithinKernelBound(layer, heads, queries, attended, exact);
+    cache_test::ExpectWithinKernelBound(layer, heads, queries, attended, exact, rounding);
   });
 }
 
@@ -71,9 +72,10 @@ TEST_P(StoredAttention, EqualsTheOracleOverDecodedRows) {
       Cache cache = cache_test::MustCreate(spec, {layer});
       cache_test::MustAppend(cache, 0, MakePrompt(layer, rows, 1), 50);
       ASSERT_TRUE(cache.FinishPrefill().ok());
-      ExpectOracleOverDecodedRows(cache, {rows, rows / 2, 0});
+      const cache_test::QueryRounding rounding = cache_test::RoundingOf(spec, layer);
+      ExpectOracleOverDecodedRows(cache, {rows, rows / 2, 0}, rounding);
       cache_test::MustAppend(cache, 0, MakePrompt(layer, 70, 2, rows), 33, Phase::kDecode);
-      ExpectOracleOverDecodedRows(cache, {rows + 69, rows + 10, rows - 1});
+      ExpectOracleOverDecodedRows(cache, {rows + 69, rows + 10, rows - 1}, rounding);
       if (HasFatalFailure()) return;
     }
   }
@@ -87,6 +89,8 @@ TEST_P(StoredAttention, StaysRightAtEachDecodeStep) {
   cache_test::MustAppend(cache, 0, MakePrompt(layer, 50, 3));
   ASSERT_TRUE(cache.FinishPrefill().ok());
   const Prompt more = MakePrompt(layer, 200, 4, 50);
+  const cache_test::QueryRounding rounding =
+      cache_test::RoundingOf(Spec(GetParam(), {0, 5}), layer);
   for (std::int64_t step = 0; step < more.rows(); ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
     ASSERT_TRUE(cache_test::AppendRows(cache, 0, Phase::kDecode, more, step, 1).ok());
@@ -96,7 +100,7 @@ TEST_P(StoredAttention, StaysRightAtEachDecodeStep) {
         cache_test::UniformRows(2 * 64, 100 + static_cast<std::uint64_t>(step));
     const oracle::Attention exact = oracle::Attend(layer, heads, queries, position);
     cache_test::ExpectWithinKernelBound(layer, heads, queries,
-                                        MustAttend(cache, 0, queries, position), exact);
+                                        MustAttend(cache, 0, queries, position), exact, rounding);
     if (HasFatalFailure()) return;
   }
 }

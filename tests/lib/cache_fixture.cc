@@ -224,6 +224,15 @@ double LargestNorm(const std::vector<float>& rows, int dim) {
 
 }  // namespace
 
+QueryRounding RoundingOf(std::string_view spec, const LayerSpec& layer) {
+  const Result<LayerStore> store = BuildStore(MustParse(spec)->main_store(), layer);
+  EXPECT_TRUE(store.ok()) << store.message();
+  const Codec& codec = store->key->codec();
+  const bool small = codec.row_bytes().codes * 2 <= codec.dim() + 1;
+  return small && codec.path() == KernelPath::kFused ? QueryRounding::kByte
+                                                     : QueryRounding::kSixteenBits;
+}
+
 KernelBound BoundOf(const LayerSpec& layer, std::span<const oracle::HeadRows> heads) {
   KernelBound bound;
   for (const oracle::HeadRows& head : heads) {
@@ -236,18 +245,20 @@ KernelBound BoundOf(const LayerSpec& layer, std::span<const oracle::HeadRows> he
 
 void ExpectWithinKernelBound(const LayerSpec& layer, std::span<const oracle::HeadRows> heads,
                              std::span<const float> queries, const Attended& attended,
-                             const oracle::Attention& exact) {
+                             const oracle::Attention& exact, QueryRounding rounding) {
+  const bool byte = rounding == QueryRounding::kByte;
+  const double unit = byte ? 6 * 0.29 / 64 * 5 / std::sqrt(layer.key_dim) : 0x1p-13;
   const KernelBound bound = BoundOf(layer, heads);
   const std::vector<OutputError> errors = OutputErrors(attended, exact, layer.value_dim);
   const auto dim = static_cast<std::size_t>(layer.key_dim);
   for (std::size_t i = 0; i < errors.size(); ++i) {
     const std::vector<float> q(queries.begin() + static_cast<std::ptrdiff_t>(i * dim),
                                queries.begin() + static_cast<std::ptrdiff_t>((i + 1) * dim));
-    const double logit =
-        0x1p-13 * LargestNorm(q, layer.key_dim) * layer.scale * bound.max_key + 1e-5;
+    const double logit = unit * LargestNorm(q, layer.key_dim) * layer.scale * bound.max_key + 1e-5;
+    const double spread = byte ? std::sqrt(exact.top[i]) : 1.0;
     const double weights = 0x1p-13 * std::sqrt(bound.rows) * exact.top[i];
     // Written so that NaN fails.
-    ASSERT_TRUE(errors[i].error <= (2 * logit + weights + 1e-5) * bound.max_value)
+    ASSERT_TRUE(errors[i].error <= (2 * logit * spread + weights + 1e-5) * bound.max_value)
         << "query " << i << ": error " << errors[i].error << " of " << errors[i].norm;
     if (std::isinf(exact.lse[i])) {
       ASSERT_EQ(attended.lse[i], -std::numeric_limits<float>::infinity()) << "query " << i;

@@ -94,6 +94,16 @@ void ExpectAttentionNear(const Attended& attended, const oracle::Attention& exac
 //           u = 2^-15 |q|, independently: a logit is off by less than 4 u |k| scale
 //   weight  rounded likewise, each off by less than 2^-15 of the largest weight
 // A softmax whose logits are off by d moves its output by less than 2 d max|v|.
+//
+// Keys of up to 4 bits on fused kernels: the query has one byte a dim, in the worst case steps of
+// 1/64 of its largest element, which is at most 5 |q| / sqrt(dim) (uniform elements, or Gaussian
+// ones after a rotation). The errors are independent, so six deviations of a logit are
+// 6 * 0.29 / 64 * 5 / sqrt(dim) |q| |k| scale, and independent from row to row: they move the
+// output by sqrt(sum of w^2) <= sqrt(largest weight) as much as one common error would.
+enum class QueryRounding : std::uint8_t { kSixteenBits, kByte };
+// Of a spec's main store, "none | kv=int4".
+QueryRounding RoundingOf(std::string_view spec, const LayerSpec& layer);
+
 struct KernelBound {
   double max_key = 0.0;    // largest |k|, decoded, twice where a mean is taken off
   double max_value = 0.0;  // largest |v|
@@ -103,7 +113,8 @@ KernelBound BoundOf(const LayerSpec& layer, std::span<const oracle::HeadRows> he
 // Every query within that bound.
 void ExpectWithinKernelBound(const LayerSpec& layer, std::span<const oracle::HeadRows> heads,
                              std::span<const float> queries, const Attended& attended,
-                             const oracle::Attention& exact);
+                             const oracle::Attention& exact,
+                             QueryRounding rounding = QueryRounding::kSixteenBits);
 
 // Everything that a failed call must leave alone, as text: rows, positions, decoded rows (bit by
 // bit) and the report; with `reserved` also memory held for later rows.

@@ -63,6 +63,10 @@ double Norm(const float* x, int n) {
 // (decoded, plus the mean that centring took away). A fused integer kernel:
 //   - rounds the query to 16 bits: 0.51 / 32639 of its largest element, times sum |x_j|, which is
 //     at most sqrt(dim) |x|; groups wider than 514 dims do not occur here;
+//   - for codes of up to 4 bits rounds it to a byte: steps of 1/64 of the largest element of a
+//   group,
+//     at most 5 |q| / sqrt(dim) as queries are Gaussian; errors are independent, six deviations are
+//     6 * 0.29 / 64 of it, times |x|;
 //   - for a codebook uses 8-bit levels, each off by at most half a step of c_max / 127. Over dims
 //     the signs are random, so six deviations are 6 * scale * c_max / 254 with scale <= |x| / 0.7;
 //   - sums in f32: two rounded products a group, each at most 3 sqrt(dim) |q| |x| (a zero point
@@ -77,6 +81,8 @@ double RelativeBound(const Chain& chain) {
   if (integer) {
     const int groups = std::max(1, dim / 8);
     bound += 0.51 / 32639 * root + (groups + 6) * kUnit * 3 * root;
+    const bool small = chain.codec().row_bytes().codes * 2 <= dim + 1;
+    if (small) bound += 6 * 0.29 / 64 * 5 / root;
   }
   if (integer && chain.codec().Canonical().starts_with("turbo")) {
     const auto book = quant::SolveLloydMax(4, dim);

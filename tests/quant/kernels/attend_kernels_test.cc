@@ -17,12 +17,19 @@ namespace {
 
 // Half a unit of 16-bit rounding, with 2 % for the f32 product that is rounded.
 constexpr double kHalfUnit = 0.51;
-// The smaller of the targets' limits for rounded queries and weights.
+// Limits of rounded queries: 16 bits for int8, one byte for codes of up to 4 bits
+// (kernels_query.h).
 constexpr double kQueryLimit = 32639.0;
+constexpr double kByteLimit = 127.0;
+constexpr double kByteLimitOfPairs = 64.0;
+// The smaller of the targets' limits for weights.
 constexpr double kWeightLimit = 32767.0;
 constexpr double kFloatUnit = 0x1p-24;
 
-double QueryLimit(int group) { return std::min(kQueryLimit, 0x1p31 / (128.0 * group) - 1.0); }
+double QueryLimit(const Shape& s) {
+  if (s.format == Format::kInt8) return std::min(kQueryLimit, 0x1p31 / (128.0 * s.group) - 1.0);
+  return s.format == Format::kNibble || VnniActive() ? kByteLimit : kByteLimitOfPairs;
+}
 
 std::vector<float> RandomFloats(std::size_t count, float low, float high, std::mt19937& random) {
   std::uniform_real_distribution<float> uniform(low, high);
@@ -39,7 +46,10 @@ void Score(const TestBlock& block, const float* q, int heads, float* logits) {
     return ScoreHalf(block.kernel(), prepared.as<>(), heads, logits);
   }
   const GuardedMemory prepared(IntQueryBytes(s.dim, s.group));
-  PrepareIntQueries(q, heads, s.dim, s.group, prepared.as<>());
+  const auto prepare = s.format == Format::kInt8     ? PrepareIntQueries
+                       : s.format == Format::kNibble ? PrepareNibbleQueries
+                                                     : PrepareCodebookQueries;
+  prepare(q, heads, s.dim, s.group, prepared.as<>());
   if (s.format == Format::kInt8) return ScoreInt8(block.kernel(), prepared.as<>(), heads, logits);
   if (s.format == Format::kPlanes) {
     return ScorePlanes(block.kernel(), prepared.as<>(), heads, logits);
@@ -55,20 +65,25 @@ void Accumulate(const TestBlock& block, const float* weights, int heads, float* 
   AccumulateNibble(block.kernel(), weights, heads, acc);
 }
 
-// What a logit may differ by. q is off by half a unit of its largest element, which multiplies
-// the value; beside that each group adds two rounded products to an f32 sum. half: one f32 sum of
-// dim products.
+// What a logit may differ by. q is off by half a unit of its largest element (of the row, or with
+// one byte of the group), which multiplies the value; beside that each group adds two rounded
+// products to an f32 sum. half: one f32 sum of dim products.
 double ScoreBound(const TestBlock& block, const float* q, int row) {
   const Shape& s = block.shape();
-  double largest = 0.0, products = 0.0, values = 0.0;
-  for (int d = 0; d < s.dim; ++d) {
-    largest = std::max(largest, std::fabs(static_cast<double>(q[d])));
-    products += std::fabs(q[d]) * (std::fabs(block.Scale(row, d) * block.Code(row, d)) +
-                                   std::fabs(block.Zero(row, d)));
-    values += std::fabs(block.Value(row, d));
+  const bool grouped = s.format != Format::kHalf && s.format != Format::kInt8;
+  const int span = grouped ? s.group : s.dim;
+  double products = 0.0, rounding = 0.0;
+  for (int first = 0; first < s.dim; first += span) {
+    double largest = 0.0, values = 0.0;
+    for (int d = first; d < first + span; ++d) {
+      largest = std::max(largest, std::fabs(static_cast<double>(q[d])));
+      products += std::fabs(q[d]) * (std::fabs(block.Scale(row, d) * block.Code(row, d)) +
+                                     std::fabs(block.Zero(row, d)));
+      values += std::fabs(block.Value(row, d));
+    }
+    rounding += kHalfUnit * largest / QueryLimit(s) * values;
   }
   if (s.format == Format::kHalf) return (s.dim + 1) * kFloatUnit * products + 1e-37;
-  const double rounding = kHalfUnit * largest / QueryLimit(s.group) * values;
   return rounding + (s.dim / s.group + 6) * kFloatUnit * (products + rounding) + 1e-30;
 }
 
