@@ -1,6 +1,7 @@
 #include "lib/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -124,6 +125,17 @@ class Visibility {
   TokenPos position_;
   std::int64_t oldest_;
 };
+
+// Bit n of `mask` to the place of the n-th bit set in `slots`.
+std::uint64_t Spread(std::uint64_t mask, std::uint64_t slots) {
+  const bool without_gaps = (slots & (slots + 1)) == 0;
+  if (without_gaps) return mask;
+  std::uint64_t spread = 0;
+  for (; slots != 0; slots &= slots - 1, mask >>= 1) {
+    if ((mask & 1) != 0) spread |= slots & (~slots + 1);
+  }
+  return spread;
+}
 
 }  // namespace
 
@@ -296,11 +308,13 @@ class Attention {
     const bool all_visible = visibility.All(tier.positions().first(), tier.positions().last());
     TokenPos positions[kBlockRows];
     for (int b = begin; b < end; ++b) {
-      const int rows = tier.block_rows(b);
-      std::uint64_t visible = ~std::uint64_t{0};
+      const std::uint64_t slots = tier.slots(b);
+      const int rows = kBlockRows - std::countl_zero(slots);
+      std::uint64_t visible = slots;
       if (!all_visible) {
-        tier.positions().Read(std::int64_t{b} * kBlockRows, rows, positions);
-        visible = visibility.Mask(positions, rows);
+        const int held = std::popcount(slots);
+        tier.positions().Read(tier.first_row(b), held, positions);
+        visible = Spread(visibility.Mask(positions, held), slots);
         if (visible == 0) continue;
       }
       for (int first = 0; first < group_; first += kHeadTile) {

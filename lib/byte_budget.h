@@ -38,8 +38,9 @@ struct ByteBudgetCall {
 // notes say so.
 //
 // Bytes grow with rows except where positions change to a shorter form (a head that closes its last
-// gap stores one position). Found is a number of rows that fits while one more row does not; beyond
-// such a step a still larger one may fit as well, and only that of all rows is tried.
+// gap stores one position) and where exact rows become a group of a codec that stores such. Found
+// is a number of rows that fits while one more row does not; beyond such a step a still larger one
+// may fit as well, and only that of all rows is tried.
 Result<std::vector<LayerDecision>> DecideBytes(const ByteBudgetCall& call, Parallel& parallel,
                                                ScoreScratch* scratch);
 

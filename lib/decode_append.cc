@@ -5,6 +5,7 @@
 #include "kvsieve/float16.h"
 #include "kvsieve/str_cat.h"
 #include "lib/row_copy.h"
+#include "lib/segments.h"
 
 namespace kvsieve {
 
@@ -35,9 +36,7 @@ DecodeAppend::Leaving DecodeAppend::PlanHead(const HeadStore& store) const {
   Leaving leaving;
   leaving.held = store.tail.rows();
   const std::int64_t to_tail = static_cast<std::int64_t>(positions_.size()) - to_sinks_;
-  if (tail_rows_ != kEndlessTail) {
-    leaving.count = std::max<std::int64_t>(0, leaving.held + to_tail - tail_rows_);
-  }
+  leaving.count = SealedRows(leaving.held + to_tail, tail_rows_, layer_.group_rows());
   leaving.positions.resize(static_cast<std::size_t>(leaving.count));
   TokenPos block[kBlockRows];
   for (RowIndex begin = 0; begin < leaving.from_tail(); begin += kBlockRows) {
@@ -60,27 +59,36 @@ Status DecodeAppend::ReserveHead(const Leaving& leaving, HeadStore& store) {
       positions_.subspan(sinks + static_cast<std::size_t>(leaving.from_new())));
 }
 
-// Writes the rows that leave the tail behind tier 0's last row; they are not visible yet.
+// Writes the rows that leave the tail behind tier 0's last row, a group at a time; they are not
+// visible yet.
 Status DecodeAppend::EncodeHead(int head, HeadStore& store) {
-  const RowShape& shape = layer_.shape;
-  std::vector<float> key(static_cast<std::size_t>(shape.key_dim));
-  std::vector<float> value(static_cast<std::size_t>(shape.value_dim));
   const Leaving& leaving = leaving_[head];
-  const std::int64_t held = leaving.held;
-  for (std::int64_t i = 0; i < leaving.count; ++i) {
-    for (const Side side : {Side::kKey, Side::kValue}) {
-      const std::uint8_t* row =
-          i < held ? store.tail.row(shape, side, i) : staged(side, head, to_sinks_ + i - held);
-      ConvertToF32(row, shape.type(side), shape.dim(side),
-                   (side == Side::kKey ? key : value).data());
-    }
-    Status encoded = store.tiers[0].EncodeAhead(i, key.data(), value.data());
+  const int group = layer_.group_rows();
+  std::vector<float> keys(static_cast<std::size_t>(group) * layer_.shape.key_dim);
+  std::vector<float> values(static_cast<std::size_t>(group) * layer_.shape.value_dim);
+  for (std::int64_t first = 0; first < leaving.count; first += group) {
+    ReadLeaving(head, store, first, group, Side::kKey, keys.data());
+    ReadLeaving(head, store, first, group, Side::kValue, values.data());
+    Status encoded = store.tiers[0].EncodeAhead(first, group, keys.data(), values.data());
     if (!encoded.ok()) {
-      return Status(encoded.error().code, StrCat("head ", head, ", position ", leaving.positions[i],
-                                                 ": ", encoded.message()));
+      return Status(
+          encoded.error().code,
+          StrCat("head ", head, ", position ", leaving.positions[first], ": ", encoded.message()));
     }
   }
   return Status::Ok();
+}
+
+// Rows [first, first + count) of those that leave.
+void DecodeAppend::ReadLeaving(int head, const HeadStore& store, std::int64_t first, int count,
+                               Side side, float* out) const {
+  const RowShape& shape = layer_.shape;
+  const std::int64_t held = leaving_[head].held;
+  for (std::int64_t i = first; i < first + count; ++i, out += shape.dim(side)) {
+    const std::uint8_t* row =
+        i < held ? store.tail.row(shape, side, i) : staged(side, head, to_sinks_ + i - held);
+    ConvertToF32(row, shape.type(side), shape.dim(side), out);
+  }
 }
 
 void DecodeAppend::CommitHead(int head, HeadStore& store) {
@@ -91,7 +99,7 @@ void DecodeAppend::CommitHead(int head, HeadStore& store) {
     store.sinks.Append(shape, staged(Side::kKey, head, r), staged(Side::kValue, head, r),
                        positions_[r]);
   }
-  for (const TokenPos position : leaving.positions) store.tiers[0].ShowNext(position);
+  store.tiers[0].Show(leaving.positions);
   for (std::int64_t r = to_sinks_ + leaving.from_new(); r < n; ++r) {
     store.tail.Append(shape, staged(Side::kKey, head, r), staged(Side::kValue, head, r),
                       positions_[r]);

@@ -18,7 +18,7 @@ inline constexpr std::int64_t kEndlessTail = std::numeric_limits<std::int64_t>::
 
 class DecodeAppend {
  public:
-  // tail_rows: rows of a head that stay exact behind tier 0; kEndlessTail never encodes.
+  // tail_rows: rows of a head that at least stay exact behind tier 0; kEndlessTail never encodes.
   DecodeAppend(LayerState& layer, Allocator& allocator, std::int64_t exact_sinks,
                std::int64_t tail_rows)
       : layer_(layer), allocator_(allocator), exact_sinks_(exact_sinks), tail_rows_(tail_rows) {}
@@ -41,6 +41,8 @@ class DecodeAppend {
   Status Stage(const HeadsView& keys, const HeadsView& values, NonFinitePolicy policy);
   Status ReserveHead(const Leaving& leaving, HeadStore& store);
   Status EncodeHead(int head, HeadStore& store);
+  void ReadLeaving(int head, const HeadStore& store, std::int64_t first, int count, Side side,
+                   float* out) const;
   void CommitHead(int head, HeadStore& store);
   void DropOutOfWindow();
   const std::uint8_t* staged(Side side, int head, std::int64_t r) const;

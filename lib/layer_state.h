@@ -51,6 +51,12 @@ struct LayerState : LayerProgress {
   QueryRing ring;
   std::vector<HeadStore> heads;  // afterwards
 
+  // Rows that leave the exact tail together.
+  int group_rows() const {
+    int most = 1;
+    for (const LayerStore& store : stores) most = std::max(most, store.group_rows());
+    return most;
+  }
   bool slides() const { return spec.sliding_window > 0; }
   // Rows that a plain engine would hold per head.
   std::int64_t full_rows() const {

@@ -68,7 +68,7 @@ Result<PositionList> PositionList::Clone(Allocator& allocator) const {
 }
 
 void PositionList::Read(RowIndex begin, int count, TokenPos* out) const {
-  KVS_DCHECK(begin % kBlockRows == 0 && begin + count <= rows_);
+  KVS_DCHECK(begin >= 0 && count <= kBlockRows && begin + count <= rows_);
   if (count == 0) return;
   if (store_.form == Form::kRun) {
     for (int i = 0; i < count; ++i) out[i] = first_ + static_cast<TokenPos>(begin) + i;
@@ -80,8 +80,10 @@ void PositionList::Read(RowIndex begin, int count, TokenPos* out) const {
     return;
   }
   TokenPos position = store_.marks.As<TokenPos>()[begin / kBlockRows];
-  for (int i = 0; i < count; ++position) {
-    if (store_.Has(position)) out[i++] = position;
+  for (std::int64_t i = -(begin % kBlockRows); i < count; ++position) {
+    if (!store_.Has(position)) continue;
+    if (i >= 0) out[i] = position;
+    ++i;
   }
 }
 

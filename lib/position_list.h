@@ -42,8 +42,8 @@ class PositionList {
   TokenPos first() const { return first_; }  // precondition: !empty(), also of last()
   TokenPos last() const { return last_; }
 
-  // Positions of rows [begin, begin + count). Precondition: begin a multiple of kBlockRows,
-  // count <= kBlockRows.
+  // Positions of rows [begin, begin + count). Precondition: count <= kBlockRows. Quickest where
+  // begin is a multiple of it.
   void Read(RowIndex begin, int count, TokenPos* out) const;
 
   // All positions, [rows()].

@@ -1,33 +1,43 @@
 #include "lib/tier.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace kvsieve {
 namespace {
 
-int RoundUpToPanel(std::int64_t rows) {
-  return static_cast<int>((rows + kPanelRows - 1) / kPanelRows * kPanelRows);
+std::int64_t RoundUp(std::int64_t n, int multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+int SlotsUsed(std::uint64_t slots) { return kBlockRows - std::countl_zero(slots); }
+
+// The n-th of the slots set.
+int NthSlot(std::uint64_t slots, int n) {
+  const bool without_gaps = (slots & (slots + 1)) == 0;
+  if (without_gaps) return n;
+  for (; n > 0; --n) slots &= slots - 1;
+  return std::countr_zero(slots);
+}
+
+// The first `count` of the slots set.
+std::uint64_t FirstSlots(std::uint64_t slots, std::int64_t count) {
+  while (std::popcount(slots) > count) slots &= ~std::bit_floor(slots);
+  return slots;
+}
+
+// Slots of the groups that hold rows.
+int SlotsOfGroups(std::uint64_t slots, int group_rows) {
+  const std::uint64_t group = ~std::uint64_t{0} >> (kBlockRows - group_rows);
+  int count = 0;
+  for (int first = 0; first < kBlockRows; first += group_rows) {
+    if ((slots >> first & group) != 0) count += group_rows;
+  }
+  return count;
 }
 
 constexpr Side kSides[] = {Side::kKey, Side::kValue};
-
-const Chain& ChainOf(const LayerStore& store, Side side) {
-  return side == Side::kKey ? *store.key : *store.value;
-}
-
-// Live bytes of one side, the positions left out.
-struct SideBytes {
-  std::int64_t codes = 0;
-  std::int64_t scales = 0;
-  std::int64_t stats = 0;  // once learnt
-
-  SideBytes(const Chain& chain, std::int64_t rows)
-      : codes(rows * chain.codec().row_bytes().codes),
-        scales(rows * chain.codec().row_bytes().scales),
-        stats(std::int64_t{chain.stats_floats()} * 4) {}
-  std::int64_t total() const { return codes + scales + stats; }
-};
 
 }  // namespace
 
@@ -73,29 +83,59 @@ Result<Tier::Block> Tier::NewBlock(Allocator& allocator, int capacity_rows) cons
   return block;
 }
 
+int Tier::CapacityFor(std::int64_t rows) const {
+  const int unit = std::max(kPanelRows, store_->group_rows());
+  return static_cast<int>(RoundUp(std::min<std::int64_t>(rows, kBlockRows), unit));
+}
+
+int Tier::blocks() const {
+  auto count = static_cast<int>(blocks_.size());
+  while (count > 0 && blocks_[count - 1].slots == 0) --count;
+  return count;
+}
+
+// Counted over all blocks: where the next group begins.
+std::int64_t Tier::NextSlot() const {
+  const int held = blocks();
+  if (held == 0) return 0;
+  return std::int64_t{held - 1} * kBlockRows +
+         RoundUp(SlotsUsed(blocks_[held - 1].slots), store_->group_rows());
+}
+
+Tier::Place Tier::PlaceOf(RowIndex row) const {
+  const auto after =
+      std::upper_bound(blocks_.begin(), blocks_.begin() + blocks(), row,
+                       [](RowIndex r, const Block& block) { return r < block.first_row; });
+  const Block& block = *(after - 1);
+  return {static_cast<int>(after - 1 - blocks_.begin()),
+          NthSlot(block.slots, static_cast<int>(row - block.first_row))};
+}
+
 // Moves the open block's rows, bit by bit, into a larger one.
 Status Tier::GrowOpenBlock(Allocator& allocator, int capacity_rows) {
   KVS_ASSIGN_OR_RETURN(Block larger, NewBlock(allocator, capacity_rows));
-  const int last = static_cast<int>(blocks_.size()) - 1;
-  const int open_rows = block_rows(last);
+  Block& open = blocks_.back();
   for (const Side side : kSides) {
-    const ConstBlockRef from = block(last, side);
+    const ConstBlockRef from = side_of(open, side);
     const BlockRef to = side_of(larger, side);
-    for (int r = 0; r < open_rows; ++r) chain(side).codec().MoveRow(from, r, to, r);
+    for (std::uint64_t left = open.slots; left != 0; left &= left - 1) {
+      const int slot = std::countr_zero(left);
+      chain(side).codec().MoveRow(from, slot, to, slot);
+    }
   }
-  blocks_.back() = std::move(larger);
+  larger.slots = open.slots;
+  larger.first_row = open.first_row;
+  open = std::move(larger);
   return Status::Ok();
 }
 
 Status Tier::Reserve(Allocator& allocator, std::span<const TokenPos> positions) {
   if (positions.empty()) return Status::Ok();
-  const auto more = static_cast<std::int64_t>(positions.size());
   KVS_RETURN_IF_ERROR(positions_.Reserve(allocator, positions));
-  const std::int64_t total = rows_ + more;
-  const auto count = static_cast<std::size_t>((total + kBlockRows - 1) / kBlockRows);
+  const std::int64_t total = NextSlot() + static_cast<std::int64_t>(positions.size());
+  const auto count = static_cast<std::size_t>(RoundUp(total, kBlockRows) / kBlockRows);
   const auto capacity_of = [&](std::size_t b) {
-    const std::int64_t left = total - static_cast<std::int64_t>(b) * kBlockRows;
-    return RoundUpToPanel(std::min<std::int64_t>(left, kBlockRows));
+    return CapacityFor(total - static_cast<std::int64_t>(b) * kBlockRows);
   };
   if (!blocks_.empty() && blocks_.back().capacity_rows < capacity_of(blocks_.size() - 1)) {
     KVS_RETURN_IF_ERROR(GrowOpenBlock(allocator, capacity_of(blocks_.size() - 1)));
@@ -112,9 +152,10 @@ void Tier::Fill(const RowSource& keys, const RowSource& values, std::span<const 
                 float* scratch) {
   const std::int64_t total = keys.rows();
   for (std::int64_t done = 0; done < total;) {
-    const int slot = static_cast<int>(rows_ % kBlockRows);
+    const std::int64_t next = NextSlot();
+    const int slot = static_cast<int>(next % kBlockRows);
     const int count = static_cast<int>(std::min<std::int64_t>(kBlockRows - slot, total - done));
-    Block& target = blocks_[static_cast<std::size_t>(rows_ / kBlockRows)];
+    Block& target = blocks_[static_cast<std::size_t>(next / kBlockRows)];
     for (const Side side : kSides) {
       (side == Side::kKey ? keys : values).ReadRows(done, count, scratch);
       const Status status =
@@ -123,47 +164,58 @@ void Tier::Fill(const RowSource& keys, const RowSource& values, std::span<const 
       static_cast<void>(status);
       saturated_ += chain(side).codec().CountSaturated(scratch, count);
     }
-    for (int i = 0; i < count; ++i) positions_.Append(positions[done + i]);
-    rows_ += count;
+    Show(positions.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count)));
     done += count;
   }
 }
 
-Status Tier::EncodeAhead(std::int64_t ahead, float* key, float* value) {
-  const RowIndex row = rows_ + ahead;
-  Block& target = blocks_[static_cast<std::size_t>(row / kBlockRows)];
-  const int slot = static_cast<int>(row % kBlockRows);
+Status Tier::EncodeAhead(std::int64_t ahead, int count, float* keys, float* values) {
+  const std::int64_t next = NextSlot() + ahead;
+  Block& target = blocks_[static_cast<std::size_t>(next / kBlockRows)];
+  const int slot = static_cast<int>(next % kBlockRows);
   KVS_RETURN_IF_ERROR(
-      store_->key->Encode(stats(Side::kKey), key, 1, side_of(target, Side::kKey), slot));
-  KVS_RETURN_IF_ERROR(
-      store_->value->Encode(stats(Side::kValue), value, 1, side_of(target, Side::kValue), slot));
+      store_->key->Encode(stats(Side::kKey), keys, count, side_of(target, Side::kKey), slot));
+  KVS_RETURN_IF_ERROR(store_->value->Encode(stats(Side::kValue), values, count,
+                                            side_of(target, Side::kValue), slot));
   if (ahead == 0) saturated_ahead_ = 0;
-  saturated_ahead_ += store_->key->codec().CountSaturated(key, 1);
-  saturated_ahead_ += store_->value->codec().CountSaturated(value, 1);
+  saturated_ahead_ += store_->key->codec().CountSaturated(keys, count);
+  saturated_ahead_ += store_->value->codec().CountSaturated(values, count);
   return Status::Ok();
 }
 
-void Tier::ShowNext(TokenPos position) {
-  positions_.Append(position);
-  ++rows_;
+void Tier::Show(std::span<const TokenPos> positions) {
+  if (positions.empty()) return;
+  std::int64_t next = NextSlot();
+  for (const TokenPos position : positions) {
+    Block& block = blocks_[static_cast<std::size_t>(next / kBlockRows)];
+    if (block.slots == 0) block.first_row = rows_;
+    block.slots |= std::uint64_t{1} << (next % kBlockRows);
+    positions_.Append(position);
+    ++rows_;
+    ++next;
+  }
   saturated_ += saturated_ahead_;
   saturated_ahead_ = 0;
 }
 
 TokenPos Tier::DropBefore(TokenPos position) {
-  std::size_t gone = 0;
   TokenPos last_gone = -1;
-  TokenPos block_positions[kBlockRows];
-  while ((static_cast<std::int64_t>(gone) + 1) * kBlockRows <= rows_) {
-    positions_.Read(static_cast<RowIndex>(gone) * kBlockRows, kBlockRows, block_positions);
-    if (block_positions[kBlockRows - 1] >= position) break;
-    last_gone = block_positions[kBlockRows - 1];
-    ++gone;
+  RowIndex rows_gone = 0;
+  const std::int64_t full_blocks = NextSlot() / kBlockRows;
+  std::int64_t gone = 0;
+  for (; gone < full_blocks; ++gone) {
+    const RowIndex end = rows_gone + std::popcount(blocks_[gone].slots);
+    TokenPos last;
+    positions_.Read(end - 1, 1, &last);
+    if (last >= position) break;
+    last_gone = last;
+    rows_gone = end;
   }
   if (gone == 0) return last_gone;
-  blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(gone));
-  rows_ -= static_cast<std::int64_t>(gone) * kBlockRows;
-  positions_.DropFront(static_cast<std::int64_t>(gone) * kBlockRows);
+  blocks_.erase(blocks_.begin(), blocks_.begin() + gone);
+  for (Block& block : blocks_) block.first_row -= rows_gone;
+  rows_ -= rows_gone;
+  positions_.DropFront(rows_gone);
   return last_gone;
 }
 
@@ -173,6 +225,9 @@ void Tier::Trim(PositionList::Cut cut) {
   if (cut.rows == rows_) return;
   rows_ = cut.rows;
   positions_.Trim(std::move(cut));
+  for (Block& block : blocks_) {
+    block.slots = FirstSlots(block.slots, std::max<std::int64_t>(0, rows_ - block.first_row));
+  }
   blocks_.erase(blocks_.begin() + blocks(), blocks_.end());
 }
 
@@ -185,32 +240,53 @@ Result<Tier> Tier::Clone(Allocator& allocator, const LayerStore& store) const {
   for (const Block& block : blocks_) {
     Block& block_copy = copy.blocks_.emplace_back();
     block_copy.capacity_rows = block.capacity_rows;
+    block_copy.slots = block.slots;
+    block_copy.first_row = block.first_row;
     KVS_ASSIGN_OR_RETURN(block_copy.memory, block.memory.Clone(allocator));
   }
   return copy;
 }
 
-void Tier::MoveRows(std::span<const RowIndex> rows, Kept& kept) const {
-  for (const Side side : kSides) {
-    const Codec& codec = chain(side).codec();
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto from = static_cast<int>(rows[i] / kBlockRows);
-      codec.MoveRow(block(from, side), static_cast<int>(rows[i] % kBlockRows),
-                    side_of(kept.blocks[i / kBlockRows], side), static_cast<int>(i % kBlockRows));
+// Where rows go when only they stay: close together, but those of one group to one group.
+std::vector<std::int64_t> Tier::SlotsWhenKept(std::span<const RowIndex> rows) const {
+  const int group = store_->group_rows();
+  std::vector<std::int64_t> to(rows.size());
+  std::int64_t next = 0;
+  std::int64_t last_group = -1;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Place from = PlaceOf(rows[i]);
+    const std::int64_t from_group = (std::int64_t{from.block} * kBlockRows + from.slot) / group;
+    if (from_group != last_group) next = RoundUp(next, group);
+    last_group = from_group;
+    to[i] = next++;
+  }
+  return to;
+}
+
+void Tier::MoveRows(std::span<const RowIndex> rows, std::span<const std::int64_t> to,
+                    Kept& kept) const {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Place from = PlaceOf(rows[i]);
+    Block& target = kept.blocks[static_cast<std::size_t>(to[i] / kBlockRows)];
+    const auto slot = static_cast<int>(to[i] % kBlockRows);
+    for (const Side side : kSides) {
+      chain(side).codec().MoveRow(block(from.block, side), from.slot, side_of(target, side), slot);
     }
+    if (target.slots == 0) target.first_row = static_cast<RowIndex>(i);
+    target.slots |= std::uint64_t{1} << slot;
   }
 }
 
 Result<Tier::Kept> Tier::Keep(Allocator& allocator, std::span<const RowIndex> rows) const {
   Kept kept;
   KVS_ASSIGN_OR_RETURN(kept.positions, PositionList::Build(allocator, positions_.ReadChosen(rows)));
-  for (std::size_t done = 0; done < rows.size(); done += kBlockRows) {
-    const auto left =
-        static_cast<std::int64_t>(std::min<std::size_t>(rows.size() - done, kBlockRows));
-    KVS_ASSIGN_OR_RETURN(Block block, NewBlock(allocator, RoundUpToPanel(left)));
+  const std::vector<std::int64_t> to = SlotsWhenKept(rows);
+  const std::int64_t total = to.empty() ? 0 : to.back() + 1;
+  for (std::int64_t done = 0; done < total; done += kBlockRows) {
+    KVS_ASSIGN_OR_RETURN(Block block, NewBlock(allocator, CapacityFor(total - done)));
     kept.blocks.push_back(std::move(block));
   }
-  MoveRows(rows, kept);
+  MoveRows(rows, to, kept);
   return kept;
 }
 
@@ -223,10 +299,9 @@ void Tier::Replace(Kept kept) {
 void Tier::ReadRows(Side side, RowIndex first, int count, float* out) const {
   const int dim = chain(side).dim();
   for (int done = 0; done < count;) {
-    const RowIndex at = first + done;
-    const int slot = static_cast<int>(at % kBlockRows);
-    const int run = std::min(kBlockRows - slot, count - done);
-    chain(side).Decode(stats(side), block(static_cast<int>(at / kBlockRows), side), slot, run,
+    const Place at = PlaceOf(first + done);
+    const int run = std::min(std::countr_one(blocks_[at.block].slots >> at.slot), count - done);
+    chain(side).Decode(stats(side), block(at.block, side), at.slot, run,
                        out + std::int64_t{done} * dim);
     done += run;
   }
@@ -234,26 +309,40 @@ void Tier::ReadRows(Side side, RowIndex first, int count, float* out) const {
 
 std::int64_t Tier::KeptBytes(const LayerStore& store, const PositionSpan& positions) {
   std::int64_t bytes = PositionList::BytesFor(positions);
-  for (const Side side : kSides) bytes += SideBytes(ChainOf(store, side), positions.rows).total();
+  for (const Chain* chain : {store.key.get(), store.value.get()}) {
+    const Codec& codec = chain->codec();
+    bytes += positions.rows * codec.row_bytes().codes +
+             RoundUp(positions.rows, codec.group_rows()) * codec.row_bytes().scales +
+             std::int64_t{chain->stats_floats()} * 4;
+  }
   return bytes;
+}
+
+// Slots behind the last group are room for rows to come; those that rows left behind in a group
+// are padding, but its scales are all in use.
+void Tier::AddBlockBytes(Side side, const Block& block, ByteReport& report) const {
+  const Codec& codec = chain(side).codec();
+  const RowBytes row = codec.row_bytes();
+  const std::int64_t codes = std::popcount(block.slots) * row.codes;
+  const std::int64_t scales = SlotsOfGroups(block.slots, codec.group_rows()) * row.scales;
+  const std::int64_t room =
+      block.capacity_rows - RoundUp(SlotsUsed(block.slots), store_->group_rows());
+  const std::int64_t reserved = room * (row.codes + row.scales);
+  report.payload_bytes += codes;
+  report.scale_bytes += scales;
+  (side == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) += codes + scales;
+  report.reserved_bytes += reserved;
+  report.padding_bytes +=
+      static_cast<std::int64_t>(codec.BlockBytes(block.capacity_rows)) - codes - scales - reserved;
 }
 
 void Tier::AddBytes(ByteReport& report) const {
   for (const Side side : kSides) {
-    const RowBytes row = chain(side).codec().row_bytes();
-    SideBytes live(chain(side), rows_);
-    if (stats_.bytes() == 0) live.stats = 0;
-    report.payload_bytes += live.codes;
-    report.scale_bytes += live.scales;
-    report.metadata_bytes += live.stats;
-    (side == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) += live.total();
-    for (std::size_t b = 0; b < blocks_.size(); ++b) {
-      const int capacity = blocks_[b].capacity_rows;
-      const std::int64_t row_bytes = row.codes + row.scales;
-      report.reserved_bytes += (capacity - block_rows(static_cast<int>(b))) * row_bytes;
-      report.padding_bytes += static_cast<std::int64_t>(chain(side).codec().BlockBytes(capacity)) -
-                              capacity * row_bytes;
-    }
+    const std::int64_t stats_bytes =
+        stats_.bytes() == 0 ? 0 : std::int64_t{chain(side).stats_floats()} * 4;
+    report.metadata_bytes += stats_bytes;
+    (side == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) += stats_bytes;
+    for (const Block& block : blocks_) AddBlockBytes(side, block, report);
   }
   report.metadata_bytes += positions_.live_bytes();
   report.key_kept_bytes += positions_.live_bytes();

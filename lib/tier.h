@@ -1,7 +1,10 @@
 // Encoded rows of one head in one precision: full blocks of 64 rows and one open block, each
 // holding K, then V; what the chains learnt about the head; and the rows' positions.
 //
-// Codes and scales of a row never change; their address may. Rows are added at the end only.
+// Codes and scales of a row never change; their address may. Rows are added at the end only, in
+// whole groups of the codecs (of one row, mostly). A row has a slot in a block. A group that lost
+// rows holds the others in its first slots; the slots behind them stay empty, for its scales are
+// made, and the next rows begin the next group.
 #ifndef KVSIEVE_LIB_TIER_H_
 #define KVSIEVE_LIB_TIER_H_
 
@@ -45,11 +48,11 @@ class Tier {
   void Fill(const RowSource& keys, const RowSource& values, std::span<const TokenPos> positions,
             float* scratch);
 
-  // Decode: Reserve, then write rows behind the last without making them visible, then show them
-  // in order. key, value: f32 [dim], destroyed. EncodeAhead writes the row that will be number
-  // rows() + ahead; it fails when the row cannot be represented.
-  Status EncodeAhead(std::int64_t ahead, float* key, float* value);
-  void ShowNext(TokenPos position);
+  // Decode: Reserve, then write rows behind the last without making them visible, then show all of
+  // them. keys, values: f32 [count, dim], destroyed. EncodeAhead writes whole groups from the row
+  // that will be number rows() + ahead; it fails when a row cannot be represented.
+  Status EncodeAhead(std::int64_t ahead, int count, float* keys, float* values);
+  void Show(std::span<const TokenPos> positions);
 
   // Gives back leading blocks whose rows all lie before `position`. Returns the last position
   // that went, -1 when none did.
@@ -67,12 +70,11 @@ class Tier {
   Result<Tier> Clone(Allocator& allocator, const LayerStore& store) const;
 
   // -- reading ----------------------------------------------------------------------------------
-  // Blocks that hold rows; one more may be reserved.
-  int blocks() const { return static_cast<int>((rows_ + kBlockRows - 1) / kBlockRows); }
-  int block_rows(int b) const {
-    const std::int64_t left = rows_ - std::int64_t{b} * kBlockRows;
-    return static_cast<int>(left < 0 ? 0 : left < kBlockRows ? left : kBlockRows);
-  }
+  // Blocks that hold rows; more may be reserved.
+  int blocks() const;
+  // Slots of block `b` that hold rows: bit s is slot s. first_row: the row in the first of them.
+  std::uint64_t slots(int b) const { return blocks_[b].slots; }
+  RowIndex first_row(int b) const { return blocks_[b].first_row; }
   ConstBlockRef block(int b, Side side) const;
   void ReadRows(Side side, RowIndex first, int count, float* out) const;
 
@@ -86,13 +88,24 @@ class Tier {
   struct Block {
     Buffer memory;
     int capacity_rows = 0;
+    std::uint64_t slots = 0;  // those that hold rows; 0: reserved only
+    RowIndex first_row = 0;
+  };
+  struct Place {
+    int block;
+    int slot;
   };
   BlockRef side_of(Block& block, Side side) const;
   std::size_t block_bytes(int capacity_rows) const;
   Result<Block> NewBlock(Allocator& allocator, int capacity_rows) const;
   Status GrowOpenBlock(Allocator& allocator, int capacity_rows);
+  int CapacityFor(std::int64_t rows) const;
 
-  void MoveRows(std::span<const RowIndex> rows, Kept& kept) const;
+  std::int64_t NextSlot() const;
+  Place PlaceOf(RowIndex row) const;
+  std::vector<std::int64_t> SlotsWhenKept(std::span<const RowIndex> rows) const;
+  void MoveRows(std::span<const RowIndex> rows, std::span<const std::int64_t> to, Kept& kept) const;
+  void AddBlockBytes(Side side, const Block& block, ByteReport& report) const;
 
   const LayerStore* store_;
   Buffer stats_;  // K's floats, then V's

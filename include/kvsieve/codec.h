@@ -66,7 +66,8 @@ struct Prefetch {
 
 // Stores rows of dim() f32 elements. Stateless: what is learnt about a head lives in `stats`
 // (f32 [stats_floats()], owned by the caller, counted as metadata). Codes and scales of a row
-// depend on that row and on stats alone, and are the same bytes on every target.
+// depend on the rows of its group (mostly that row alone) and on stats, and are the same bytes on
+// every target.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -76,7 +77,12 @@ class Codec {
   virtual Side side() const = 0;
   virtual KernelPath path() const = 0;
 
+  // Rows that are encoded together and share scales: slots [i n, (i + 1) n) of a block. Divides
+  // kBlockRows; blocks have room for whole groups. A group may hold fewer rows, in its first slots.
+  virtual int group_rows() const { return 1; }
+
   // -- sizes: the only source, for allocation and accounting ------------------------------------
+  // Scales: a row's share of a full group; a group has all of its scales whatever rows it holds.
   virtual RowBytes row_bytes() const = 0;
   // Bytes of a block of `capacity_rows` (16, 32, 48, 64): a multiple of kBlockAlignment.
   virtual std::size_t BlockBytes(int capacity_rows) const = 0;
@@ -86,15 +92,17 @@ class Codec {
   // Reads the rows that will be encoded and fills stats. Fails when a row cannot be represented,
   // naming row, value and limit.
   virtual Status Learn(const RowSource& rows, float* stats) const = 0;
-  // rows: f32 [count, dim], written as rows [first_row, first_row + count) of the block. Fails
-  // (nothing written) when a row cannot be represented under `stats`.
+  // rows: f32 [count, dim], written as rows [first_row, first_row + count) of the block: groups
+  // from the first on, the last of which may be short. Fails (nothing written) when a row cannot be
+  // represented under `stats`.
   virtual Status Encode(const float* stats, const float* rows, int count, BlockRef block,
                         int first_row) const = 0;
   // How many elements of `rows` Encode does not refuse but replaces by the end of its range.
   virtual std::int64_t CountSaturated(const float* /*rows*/, int /*count*/) const { return 0; }
   virtual void Decode(const float* stats, ConstBlockRef block, int first_row, int count,
                       float* rows) const = 0;
-  // Copies codes and scales of one row bit by bit.
+  // Copies codes and scales of one row bit by bit. The scales are those of its group: rows that
+  // share a group move to one group.
   virtual void MoveRow(ConstBlockRef from, int from_row, BlockRef to, int to_row) const = 0;
 
   // -- attention --------------------------------------------------------------------------------
@@ -175,6 +183,7 @@ Result<std::shared_ptr<const Chain>> MakeChain(std::span<const SpecCall> chain, 
 struct ChainOutline {
   std::string canonical;
   bool wants_exact_sinks = false;
+  int group_rows = 1;  // the codec's
 };
 Result<ChainOutline> OutlineChain(std::span<const SpecCall> chain);
 

@@ -6,6 +6,7 @@
 #ifndef KVSIEVE_PIPELINE_H_
 #define KVSIEVE_PIPELINE_H_
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -78,7 +79,9 @@ class Pipeline {
   int tiers() const { return 1 + static_cast<int>(cold_.size()); }
 
   int exact_sinks() const { return exact_sinks_; }  // first rows of a head kept in source precision
-  int tail() const { return tail_; }                // last rows of a head kept in source precision
+  // Last rows of a head kept in source precision; rows before them that do not fill a group of the
+  // store's codecs stay so too.
+  int tail() const { return tail_; }
   const Schedule& schedule() const { return schedule_; }
   NonFinitePolicy nonfinite() const { return nonfinite_; }
 
@@ -101,6 +104,11 @@ class Pipeline {
 struct LayerStore {
   std::shared_ptr<const Chain> key;
   std::shared_ptr<const Chain> value;
+
+  // Rows that are stored together: K and V of a row go at once.
+  int group_rows() const {
+    return std::max(key->codec().group_rows(), value->codec().group_rows());
+  }
 };
 Result<LayerStore> BuildStore(const StoreSpec& store, const LayerSpec& layer);
 
