@@ -102,6 +102,11 @@ class ScoringEvictor final : public Evictor {
     return Status::Ok();
   }
 
+  std::int64_t block_rows() const override {
+    const SelectRule& select = stage_->selection.select;
+    return select.kind == SelectKind::kBlock ? select.unit_rows : 1;
+  }
+
   bool budget_is_cap() const override { return stage_->selection.select.caps(); }
 
   const ByteBudget* byte_budget() const override {

@@ -39,12 +39,14 @@ class PipelineBuilder {
   Status CheckSchedule(const SpecSyntax& syntax) const;
   Status AddMainStore(StoreSpec store);
   Status AddOverrides(std::vector<LayerOverride> overrides);
+  Status CheckGroups(const SpecSyntax& syntax) const;
   void AddOptions(const SpecSyntax& syntax);
   // "k=int8, v=f16", or "kv=f16" when both are alike.
   Result<std::string> StoreText(const StoreSpec& store);
 
   Pipeline pipeline_;
   bool wants_exact_sinks_ = false;
+  int group_rows_ = 1;  // the largest of any codec
 };
 
 Result<Pipeline> PipelineBuilder::Build(std::string_view typed, SpecSyntax syntax) {
@@ -53,6 +55,7 @@ Result<Pipeline> PipelineBuilder::Build(std::string_view typed, SpecSyntax synta
   KVS_RETURN_IF_ERROR(builder.CheckSchedule(syntax));
   KVS_RETURN_IF_ERROR(builder.AddMainStore(std::move(syntax.store)));
   KVS_RETURN_IF_ERROR(builder.AddOverrides(std::move(syntax.overrides)));
+  KVS_RETURN_IF_ERROR(builder.CheckGroups(syntax));
   builder.AddOptions(syntax);
   return std::move(builder.pipeline_);
 }
@@ -105,10 +108,28 @@ Status PipelineBuilder::AddOverrides(std::vector<LayerOverride> overrides) {
   return Status::Ok();
 }
 
+// A group of rows is sealed when it leaves the tail, and goes or stays as a whole where it can:
+// with other units every eviction would leave scales of whole groups behind for a few rows.
+Status PipelineBuilder::CheckGroups(const SpecSyntax& syntax) const {
+  if (group_rows_ == 1) return Status::Ok();
+  if (syntax.tail && *syntax.tail < group_rows_) {
+    return SpecError(syntax.tail_column,
+                     StrCat("option tail: ", *syntax.tail, " is smaller than the ", group_rows_,
+                            " rows that codec channel stores together"));
+  }
+  if (syntax.schedule.kind != Schedule::Kind::kEvery) return Status::Ok();
+  if (pipeline_.evictor_->block_rows() % group_rows_ == 0) return Status::Ok();
+  return SpecError(
+      syntax.schedule_column,
+      StrCat("schedule=", syntax.schedule.Canonical(), " with codec channel needs ",
+             "select=block:n, n a multiple of its ", group_rows_, " rows (option select)"));
+}
+
 void PipelineBuilder::AddOptions(const SpecSyntax& syntax) {
   const int default_sinks = wants_exact_sinks_ ? kDefaultExactSinks : 0;
   pipeline_.exact_sinks_ = syntax.exact_sinks ? *syntax.exact_sinks : default_sinks;
-  pipeline_.tail_ = syntax.tail ? *syntax.tail : 0;
+  const int default_tail = group_rows_ > 1 ? group_rows_ : 0;
+  pipeline_.tail_ = syntax.tail ? *syntax.tail : default_tail;
   pipeline_.schedule_ = syntax.schedule;
   pipeline_.nonfinite_ = syntax.nonfinite;
   const bool zero = syntax.nonfinite == NonFinitePolicy::kZero;
@@ -121,6 +142,7 @@ Result<std::string> PipelineBuilder::StoreText(const StoreSpec& store) {
   KVS_ASSIGN_OR_RETURN(const ChainOutline key, OutlineChain(store.key));
   KVS_ASSIGN_OR_RETURN(const ChainOutline value, OutlineChain(store.value));
   wants_exact_sinks_ |= key.wants_exact_sinks || value.wants_exact_sinks;
+  group_rows_ = std::max({group_rows_, key.group_rows, value.group_rows});
   if (key.canonical == value.canonical) return StrCat("kv=", key.canonical);
   return StrCat("k=", key.canonical, ", v=", value.canonical);
 }

@@ -10,7 +10,8 @@
 namespace kvsieve {
 namespace {
 
-// vLLM's --kv-cache-dtype turboquant_*: bytes of a key and a value at dim 128 are theirs.
+// vLLM's --kv-cache-dtype turboquant_*: bytes of a key and a value at dim 128 are theirs. KIVI's
+// group of 32 and residual of 128 are those of its paper (arXiv:2402.02750).
 constexpr StageInfo kStoragePresets[] = {
     {"k8v4", "vLLM's, 196 bytes a row at dim 128: k=fp8, v=int4(group=row)",
      "k=fp8, v=int4(group=row)", ""},
@@ -19,10 +20,13 @@ constexpr StageInfo kStoragePresets[] = {
     {"k3v4_nc", "vLLM's, 118 bytes a row at dim 128: k=turbo3, v=int4(group=row)",
      "k=turbo3, v=int4(group=row)", ""},
     {"3bit_nc", "vLLM's, 102 bytes a row at dim 128: k=turbo3, v=int3(group=row)",
-     "k=turbo3, v=int3(group=row)", ""}};
-
-// Presets of the grammar whose codec is not built yet.
-constexpr std::string_view kLaterPresets[] = {"kivi2", "kivi4"};
+     "k=turbo3, v=int3(group=row)", ""},
+    {"kivi2",
+     "KIVI's, 96 bytes a row at dim 128: 2 bits, keys per channel, the last 128 rows exact",
+     "k=channel(bits=2,group=32), v=int2(group=32) | tail=128 | exact_sinks=0", ""},
+    {"kivi4",
+     "KIVI's, 160 bytes a row at dim 128: 4 bits, keys per channel, the last 128 rows exact",
+     "k=channel(bits=4,group=32), v=int4(group=32) | tail=128 | exact_sinks=0", ""}};
 
 Status CodecWithoutSide(int column, std::string_view name) {
   return SpecError(column, StrCat("'", name, "' is a codec: write kv=", name));
@@ -45,15 +49,12 @@ Status NotAvailable(int column, std::string_view what) {
 std::span<const StageInfo> StoragePresetInfos() { return kStoragePresets; }
 
 std::vector<std::string_view> StoragePresetNames() {
-  std::vector<std::string_view> names(std::begin(kLaterPresets), std::end(kLaterPresets));
+  std::vector<std::string_view> names;
   for (const StageInfo& preset : kStoragePresets) names.push_back(preset.name);
   return names;
 }
 
-bool IsStoragePreset(std::string_view name) {
-  const std::vector<std::string_view> names = StoragePresetNames();
-  return std::ranges::find(names, name) != names.end();
-}
+bool IsStoragePreset(std::string_view name) { return FindStage(kStoragePresets, name) != nullptr; }
 
 Status CheckEvictPlace(const SpecCall& call) {
   if (FindStage(CodecInfos(), call.name) != nullptr) {
@@ -63,10 +64,9 @@ Status CheckEvictPlace(const SpecCall& call) {
 }
 
 Status CheckSectionPlace(int column, std::string_view name) {
-  if (FindStage(kStoragePresets, name) != nullptr) {
+  if (IsStoragePreset(name)) {
     return SpecError(column, StrCat(name, " is a whole section: put it behind a '|' of its own"));
   }
-  if (IsStoragePreset(name)) return NotAvailable(column, StrCat("storage preset ", name));
   if (FindStage(CodecInfos(), name) != nullptr) return CodecWithoutSide(column, name);
   if (name == "none" || FindStage(EvictorInfos(), name) != nullptr) {
     return SpecError(column, StrCat("evict stage '", name, "' must come first in the spec"));

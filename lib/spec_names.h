@@ -19,7 +19,7 @@ const StageInfo* FindStage(std::span<const StageInfo> infos, std::string_view na
 // "column 12: cold(...) is not available in this version", code kUnsupported.
 Status NotAvailable(int column, std::string_view what);
 
-// Whole sections with a name, such as k8v4: StoragePresetInfos(), and those still to come.
+// Whole sections with a name, such as k8v4: those of StoragePresetInfos().
 std::vector<std::string_view> StoragePresetNames();
 bool IsStoragePreset(std::string_view name);
 

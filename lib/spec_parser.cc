@@ -159,8 +159,8 @@ Status SpecParser::Section() {
   return Status::Ok();
 }
 
-// A store with a name, behind which the section must end. Errors of its chains, which come when
-// they are built for a dim, point at the name.
+// A store with a name, behind which the section must end; its options hold where the spec gives
+// none. Errors of its chains, which come when they are built for a dim, point at the name.
 Status SpecParser::TakePreset(const StageInfo& preset, int column) {
   if (!spec_.store.key.empty() || !spec_.store.value.empty()) {
     return SpecError(column, StrCat(preset.name, " stores k and v, of which one is given already"));
@@ -170,6 +170,8 @@ Status SpecParser::TakePreset(const StageInfo& preset, int column) {
                      StrCat(preset.name, " is a whole section: put options behind another '|'"));
   }
   KVS_ASSIGN_OR_RETURN(SpecSyntax syntax, SpecParser(preset.formula).Parse());
+  if (!spec_.tail) spec_.tail = syntax.tail;
+  if (!spec_.exact_sinks) spec_.exact_sinks = syntax.exact_sinks;
   spec_.store = std::move(syntax.store);
   for (std::vector<SpecCall>* chain : {&spec_.store.key, &spec_.store.value}) {
     for (SpecCall& call : *chain) {
@@ -213,6 +215,7 @@ Status SpecParser::UnknownItem(std::string_view name, int column) const {
 
 Status SpecParser::Tail(int column) {
   KVS_RETURN_IF_ERROR(CheckGivenOnce("tail", column));
+  spec_.tail_column = column;
   return TakeRows("tail", &spec_.tail);
 }
 

@@ -25,6 +25,7 @@ struct SpecSyntax {
   std::vector<LayerOverride> overrides;
   std::optional<int> exact_sinks;
   std::optional<int> tail;
+  int tail_column = 1;
   Schedule schedule;
   int schedule_column = 1;
   NonFinitePolicy nonfinite = NonFinitePolicy::kError;

@@ -1,7 +1,5 @@
 #include "quant/registry.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -14,14 +12,11 @@ namespace {
 
 // -- one line per stage -------------------------------------------------------------------------
 
-const CodecEntry* const kCodecs[] = {&kF16Codec,  &kBF16Codec, &kFp8Codec,  &kInt8Codec,
-                                     &kInt4Codec, &kInt3Codec, &kInt2Codec, &kTurboCodec,
-                                     &kQ8_0Codec, &kQ4_0Codec};
+const CodecEntry* const kCodecs[] = {&kF16Codec,  &kBF16Codec, &kFp8Codec,    &kInt8Codec,
+                                     &kInt4Codec, &kInt3Codec, &kInt2Codec,   &kTurboCodec,
+                                     &kQ8_0Codec, &kQ4_0Codec, &kChannelCodec};
 const TransformEntry* const kTransforms[] = {&kCenterTransform, &kHadamardTransform,
                                              &kChannelScaleTransform};
-
-// Names of the grammar whose stage is not built yet.
-constexpr std::string_view kLaterNames[] = {"channel"};
 
 // -----------------------------------------------------------------------------------------------
 
@@ -41,11 +36,6 @@ std::vector<StageInfo> Infos(const Entry* const (&entries)[kCount]) {
 }
 
 Status UnknownName(const SpecCall& call) {
-  if (std::find(std::begin(kLaterNames), std::end(kLaterNames), call.name) !=
-      std::end(kLaterNames)) {
-    return Status::Unsupported(
-        StrCat("column ", call.column, ": ", call.name, " is not available in this version"));
-  }
   if (call.name.starts_with("turbo")) {
     return SpecError(call.column, StrCat("unknown codec '", call.name,
                                          "' (there are turbo1, turbo2, turbo3, turbo4, turbo5)"));
@@ -150,6 +140,11 @@ Result<ChainOutline> OutlineChain(std::span<const SpecCall> chain) {
     }
     KVS_ASSIGN_OR_RETURN(const std::string text, resolved.codec->outline(*resolved.codec_call));
     outline.canonical += text;
+    if (resolved.codec->group_rows != nullptr) {
+      KVS_ASSIGN_OR_RETURN(outline.group_rows, resolved.codec->group_rows(*resolved.codec_call));
+    }
+    // The attention sink's key is unlike all others and would set the scales of its whole group.
+    outline.wants_exact_sinks = outline.wants_exact_sinks || outline.group_rows > 1;
     return outline;
   });
 }

@@ -20,6 +20,8 @@ struct CodecEntry {
   Result<std::shared_ptr<const Codec>> (*make)(const SpecCall& call, int dim, Side side);
   // The rotation that belongs to the codec and runs right before it; null for none.
   Result<std::shared_ptr<const Transform>> (*make_rotation)(const SpecCall& call, int dim);
+  // Codec::group_rows of what Make will build; null for 1.
+  Result<int> (*group_rows)(const SpecCall& call) = nullptr;
 };
 
 struct TransformEntry {
@@ -44,6 +46,7 @@ extern const CodecEntry kInt2Codec;
 extern const CodecEntry kTurboCodec;
 extern const CodecEntry kQ8_0Codec;
 extern const CodecEntry kQ4_0Codec;
+extern const CodecEntry kChannelCodec;
 
 extern const TransformEntry kCenterTransform;
 extern const TransformEntry kHadamardTransform;

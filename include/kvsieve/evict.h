@@ -134,6 +134,8 @@ class Evictor {
 
   // Whether rows may go although the budget holds all of them (select=threshold, top_p).
   virtual bool budget_is_cap() const = 0;
+  // Rows of a unit of select=block:n, n; 1 where rows are not kept and dropped in such units.
+  virtual std::int64_t block_rows() const = 0;
   // Whether Decide may be asked again and again over one layer, while rows still come: the budget
   // must be a number of rows, and no rule may look at other layers. Otherwise the reason.
   virtual Status CheckRepeatable() const = 0;

@@ -1,8 +1,10 @@
 // Every evict stage with every pair of codecs, tails and exact sinks over rows of a real model:
-// each row is stored as if it had been encoded alone, whatever came and went around it.
+// each row is stored as if it had been encoded alone (codecs that store groups of rows: with its
+// group alone), whatever came and went around it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -14,6 +16,7 @@
 #include "kvsieve/eval/trace.h"
 #include "kvsieve/float16.h"
 #include "kvsieve/str_cat.h"
+#include "tests/eval/head_model.h"
 #include "tests/eval/prompt_life.h"
 #include "tests/quant/codec_variants.h"
 
@@ -40,17 +43,18 @@ bool SameBits(const float* a, const float* b, int dim) {
   return std::memcmp(a, b, static_cast<std::size_t>(dim) * sizeof(float)) == 0;
 }
 
-class OneRow final : public RowSource {
+class RowsOf final : public RowSource {
  public:
-  explicit OneRow(std::span<const float> row) : row_(row) {}
-  std::int64_t rows() const override { return 1; }
-  int dim() const override { return static_cast<int>(row_.size()); }
-  void ReadRows(RowIndex, int count, float* out) const override {
-    if (count > 0) std::copy(row_.begin(), row_.end(), out);
+  RowsOf(std::span<const float> rows, int dim) : rows_(rows), dim_(dim) {}
+  std::int64_t rows() const override { return std::ssize(rows_) / dim_; }
+  int dim() const override { return dim_; }
+  void ReadRows(RowIndex first, int count, float* out) const override {
+    std::copy_n(rows_.begin() + first * dim_, std::int64_t{count} * dim_, out);
   }
 
  private:
-  std::span<const float> row_;
+  std::span<const float> rows_;
+  int dim_;
 };
 
 class StorageProperty : public ::testing::Test {
@@ -88,6 +92,25 @@ class StorageProperty : public ::testing::Test {
     return found->second;
   }
 
+  // Turns rows into what the codec makes of them when they are all there is.
+  static void EncodeTogether(const std::string& codec, Side side, int dim, std::span<float> rows) {
+    const auto pipeline = Parse(StrCat("none | kv=", codec));
+    ASSERT_TRUE(pipeline.ok()) << pipeline.message();
+    const auto chain = MakeChain((*pipeline)->main_store().key, dim, side);
+    ASSERT_TRUE(chain.ok()) << chain.message();
+    const std::size_t bytes = (*chain)->codec().BlockBytes(kBlockRows);
+    std::vector<std::uint8_t> memory(bytes + kBlockAlignment);
+    void* aligned = memory.data();
+    std::size_t space = memory.size();
+    std::align(kBlockAlignment, bytes, aligned, space);
+    const BlockRef block{static_cast<std::uint8_t*>(aligned), kBlockRows};
+    std::vector<float> stats(static_cast<std::size_t>((*chain)->stats_floats()));
+    const int count = static_cast<int>(std::ssize(rows) / dim);
+    ASSERT_TRUE((*chain)->Learn(RowsOf(rows, dim), stats.data()).ok());
+    ASSERT_TRUE((*chain)->Encode(stats.data(), rows.data(), count, block, 0).ok());
+    (*chain)->Decode(stats.data(), block, 0, count, rows.data());
+  }
+
   static std::int64_t IndexOf(TokenPos position) {
     const auto all = life_->positions();
     return std::lower_bound(all.begin(), all.end(), position) - all.begin();
@@ -106,25 +129,10 @@ class StorageProperty : public ::testing::Test {
   }
 
   static void EncodeEach(const std::string& codec, Side side, SideRows& rows) {
-    const auto pipeline = Parse(StrCat("none | kv=", codec));
-    ASSERT_TRUE(pipeline.ok()) << pipeline.message();
-    const auto chain = MakeChain((*pipeline)->main_store().key, rows.dim, side);
-    ASSERT_TRUE(chain.ok()) << chain.message();
-    constexpr int kCapacity = 16;
-    const std::size_t bytes = (*chain)->codec().BlockBytes(kCapacity);
-    std::vector<std::uint8_t> memory(bytes + kBlockAlignment);
-    void* aligned = memory.data();
-    std::size_t space = memory.size();
-    std::align(kBlockAlignment, bytes, aligned, space);
-    const BlockRef block{static_cast<std::uint8_t*>(aligned), kCapacity};
-    std::vector<float> row(static_cast<std::size_t>(rows.dim));
-    std::vector<float> stats(static_cast<std::size_t>((*chain)->stats_floats()));
-    for (auto at = rows.values.begin(); at != rows.values.end(); at += rows.dim) {
-      std::copy_n(at, rows.dim, row.begin());
-      std::memset(block.data, 0, bytes);
-      ASSERT_TRUE((*chain)->Learn(OneRow(row), stats.data()).ok());
-      ASSERT_TRUE((*chain)->Encode(stats.data(), row.data(), 1, block, 0).ok());
-      (*chain)->Decode(stats.data(), block, 0, 1, &*at);
+    const std::span<float> all(rows.values);
+    const auto dim = static_cast<std::size_t>(rows.dim);
+    for (std::size_t at = 0; at < all.size(); at += dim) {
+      EncodeTogether(codec, side, rows.dim, all.subspan(at, dim));
     }
   }
 
@@ -135,19 +143,23 @@ Trace* StorageProperty::trace_ = nullptr;
 PromptLife* StorageProperty::life_ = nullptr;
 std::map<std::string, std::vector<SideRows>>* StorageProperty::alone_ = nullptr;
 
+bool StoresGroups(const std::string& codec) { return codec.find("channel") != codec.npos; }
+
 struct Storage {
   std::string stage;
   std::string key;
   std::string value;
   int tail = 0;
   int sinks = 0;
+  std::int64_t budget = kBudget;
+  std::string select = "top_k";
 
   std::string Spec() const {
     const std::string_view own = stage == "mix"   ? "0.9*window_attention,0.1*key_norm,"
                                  : stage == "lag" ? "lag=16,"
                                                   : "";
-    return StrCat(stage, "(", own, "budget=", kBudget, ",recent=4,split=adaptive) | k=", key,
-                  ", v=", value, " | tail=", tail, " | exact_sinks=", sinks,
+    return StrCat(stage, "(", own, "budget=", budget, ",recent=4,split=adaptive,select=", select,
+                  ") | k=", key, ", v=", value, " | tail=", tail, " | exact_sinks=", sinks,
                   " | schedule=every(16)");
   }
 };
@@ -164,83 +176,140 @@ std::vector<std::string> Codecs() {
   return codecs;
 }
 
-// Exact rows of a head, after the prompt: its first tokens, if they stayed, and the last rows.
-std::int64_t ExactRows(const Storage& storage, std::span<const TokenPos> kept, TokenPos sinks_end) {
-  const auto sinks = std::lower_bound(kept.begin(), kept.end(), sinks_end) - kept.begin();
-  const auto rows = static_cast<std::int64_t>(kept.size());
-  return sinks + std::min<std::int64_t>(storage.tail, rows - sinks);
-}
+// One side's part of a stored row, by position.
+using Decoded = std::map<TokenPos, std::vector<float>>;
 
 class StorageCheck : public StorageProperty {
  protected:
-  // After the prompt and after each eviction during decode.
-  static void ExpectAsAlone(const Storage& storage, const Cache& cache) {
-    const TokenPos sinks_end = life_->positions()[static_cast<std::size_t>(storage.sinks)];
-    const bool after_prompt = cache.next_position() == life_->Positions(kRows - 1, 1)[0] + 1;
-    for (int head = 0; head < cache.layer(0).kv_heads; ++head) {
-      const auto rows = static_cast<std::size_t>(cache.rows(0, head));
-      std::vector<TokenPos> positions(rows);
-      SideRows keys{cache.layer(0).key_dim, std::vector<float>(rows * cache.layer(0).key_dim)};
-      SideRows values{cache.layer(0).value_dim,
-                      std::vector<float>(rows * cache.layer(0).value_dim)};
-      ASSERT_TRUE(cache.Gather(0, head, positions, keys.values, values.values).ok());
-      for (std::size_t r = 0; r < rows; ++r) {
-        const bool sink = positions[r] < sinks_end;
-        const bool in_tail = r + static_cast<std::size_t>(storage.tail) >= rows;
-        const auto as = [&](const std::string& key, const std::string& value) {
-          const std::int64_t index = IndexOf(positions[r]);
-          const auto row = static_cast<std::int64_t>(r);
-          return SameBits(keys.row(row), Alone(key, Side::kKey)[head].row(index), keys.dim) &&
-                 SameBits(values.row(row), Alone(value, Side::kValue)[head].row(index), values.dim);
-        };
-        // A tail that lost rows to an eviction is filled by those that come, not from codes.
-        const bool exact = as("", "");
-        const bool encoded = as(storage.key, storage.value);
-        EXPECT_TRUE(sink || (in_tail && after_prompt) ? exact
-                    : in_tail                         ? exact || encoded
-                                                      : encoded)
-            << "head " << head << " position " << positions[r];
+  // Follows one run; called after the prompt and after each eviction during decode.
+  class Follower {
+   public:
+    Follower(const Storage& storage, const LayerStore& store, const LayerSpec& layer)
+        : storage_(storage), store_(store), layer_(layer) {}
+
+    void Check(const Cache& cache) {
+      const std::vector<std::vector<TokenPos>> kept = KeptBy(cache);
+      for (int head = 0; head < layer_.kv_heads; ++head) {
+        Advance(head, kept[head], cache.next_position());
+        ExpectRows(cache, head, kept[head]);
+      }
+      ExpectBytes(cache.Report());
+      seen_ = cache.next_position();
+      ++checks_;
+    }
+    int checks() const { return checks_; }
+
+   private:
+    void Advance(int head, std::span<const TokenPos> kept, TokenPos next_position) {
+      if (checks_ == 0) {
+        models_.emplace_back(storage_.tail, store_.group_rows());
+        decoded_.emplace_back();
+        models_.back().TakePrompt(kept,
+                                  life_->positions()[static_cast<std::size_t>(storage_.sinks)]);
+      } else {
+        for (const TokenPos position : life_->positions()) {
+          if (position >= seen_ && position < next_position) models_[head].Append(position);
+        }
+      }
+      for (const Group& group : models_[head].TakeSealed()) {
+        for (const Side side : {Side::kKey, Side::kValue}) Decode(group, head, side);
+      }
+      models_[head].Evict(kept);
+    }
+
+    void Decode(const Group& group, int head, Side side) {
+      const std::string& codec = side == Side::kKey ? storage_.key : storage_.value;
+      const Chain& chain = side == Side::kKey ? *store_.key : *store_.value;
+      const auto dim = static_cast<std::size_t>(chain.dim());
+      const std::size_t rows = static_cast<std::size_t>(chain.codec().group_rows());
+      const SideRows& source = Alone(rows == 1 ? codec : "", side)[head];
+      for (std::size_t first = 0; first < group.positions.size(); first += rows) {
+        std::vector<float> values;
+        for (std::size_t r = first; r < first + rows; ++r) {
+          const float* row = source.row(IndexOf(group.positions[r]));
+          values.insert(values.end(), row, row + dim);
+        }
+        if (rows > 1) EncodeTogether(codec, side, static_cast<int>(dim), values);
+        for (std::size_t r = 0; r < rows; ++r) {
+          const float* row = values.data() + r * dim;
+          decoded_[head][side == Side::kKey ? 0 : 1][group.positions[first + r]] = {row, row + dim};
+        }
       }
     }
-  }
 
-  static void ExpectBytes(const Storage& storage, const Cache& cache) {
-    const LayerSpec& layer = cache.layer(0);
-    const auto pipeline = Parse(storage.Spec());
-    const auto store = BuildStore((*pipeline)->main_store(), layer);
-    ASSERT_TRUE(store.ok()) << store.message();
-    const RowBytes key = store->key->codec().row_bytes();
-    const RowBytes value = store->value->codec().row_bytes();
-    const TokenPos sinks_end = life_->positions()[static_cast<std::size_t>(storage.sinks)];
-    std::int64_t exact = 0;
-    std::int64_t encoded = 0;
-    for (const std::vector<TokenPos>& kept : KeptBy(cache)) {
-      const std::int64_t of_head = ExactRows(storage, kept, sinks_end);
-      exact += of_head;
-      encoded += static_cast<std::int64_t>(kept.size()) - of_head;
+    void ExpectRows(const Cache& cache, int head, std::span<const TokenPos> kept) {
+      const std::size_t rows = kept.size();
+      SideRows sides[] = {{layer_.key_dim, std::vector<float>(rows * layer_.key_dim)},
+                          {layer_.value_dim, std::vector<float>(rows * layer_.value_dim)}};
+      ASSERT_TRUE(cache.Gather(0, head, {}, sides[0].values, sides[1].values).ok());
+      for (const Side side : {Side::kKey, Side::kValue}) {
+        const int s = side == Side::kKey ? 0 : 1;
+        for (std::size_t r = 0; r < rows; ++r) {
+          const TokenPos position = kept[r];
+          const float* expected = models_[head].IsExact(position)
+                                      ? Alone("", side)[head].row(IndexOf(position))
+                                      : decoded_[head][s].at(position).data();
+          ASSERT_TRUE(SameBits(sides[s].row(static_cast<std::int64_t>(r)), expected, sides[s].dim))
+              << "head " << head << " position " << position << " side " << s;
+        }
+      }
     }
-    constexpr std::int64_t kF16Bytes = 2;  // what the trace came in
-    const ByteReport report = cache.Report();
-    EXPECT_EQ(report.payload_bytes, encoded * (key.codes + value.codes) +
-                                        exact * kF16Bytes * (layer.key_dim + layer.value_dim));
-    EXPECT_EQ(report.scale_bytes, encoded * (key.scales + value.scales));
-    // What is learnt, and positions: at most 4 bytes a row.
-    const std::int64_t learnt = store->key->stats_floats() + store->value->stats_floats();
-    EXPECT_LE(report.metadata_bytes, 4 * (layer.kv_heads * learnt + report.rows_kept));
-  }
+
+    // A group's scales stay whole however few of its rows are left; those of a row codec go.
+    void ExpectBytes(const ByteReport& report) const {
+      constexpr std::int64_t kF16Bytes = 2;  // what the trace came in
+      std::int64_t payload = 0;
+      std::int64_t scales = 0;
+      for (const HeadModel& model : models_) {
+        payload += model.exact_rows() * kF16Bytes * (layer_.key_dim + layer_.value_dim);
+        for (const Group& group : model.groups()) {
+          const std::int64_t left = std::ssize(group.positions);
+          for (const Chain* chain : {store_.key.get(), store_.value.get()}) {
+            const std::int64_t together = chain->codec().group_rows();
+            payload += left * chain->codec().row_bytes().codes;
+            scales +=
+                (left + together - 1) / together * together * chain->codec().row_bytes().scales;
+          }
+        }
+      }
+      EXPECT_EQ(report.payload_bytes, payload);
+      EXPECT_EQ(report.scale_bytes, scales);
+      // What is learnt, and positions: at most 4 bytes a row.
+      const std::int64_t learnt = store_.key->stats_floats() + store_.value->stats_floats();
+      EXPECT_LE(report.metadata_bytes, 4 * (layer_.kv_heads * learnt + report.rows_kept));
+    }
+
+    const Storage& storage_;
+    const LayerStore& store_;
+    const LayerSpec& layer_;
+    std::vector<HeadModel> models_;
+    std::vector<std::array<Decoded, 2>> decoded_;
+    TokenPos seen_ = 0;
+    int checks_ = 0;
+  };
 
   static void Check(const Storage& storage) {
     SCOPED_TRACE(storage.Spec());
     const auto pipeline = Parse(storage.Spec());
     ASSERT_TRUE(pipeline.ok()) << pipeline.message();
-    int evictions = 0;
-    const auto check = [&](const Cache& cache, std::span<const TokenPos>) {
-      if (evictions++ == 0) ExpectBytes(storage, cache);
-      ExpectAsAlone(storage, cache);
-    };
-    const auto cache = life_->Run(*pipeline, 37, nullptr, check);
+    const LayerSpec& layer = trace_->layers()[0].spec;
+    const auto store = BuildStore((*pipeline)->main_store(), layer);
+    ASSERT_TRUE(store.ok()) << store.message();
+    Follower follower(storage, *store, layer);
+    const auto cache =
+        life_->Run(*pipeline, 37, nullptr,
+                   [&](const Cache& now, std::span<const TokenPos>) { follower.Check(now); });
     ASSERT_TRUE(cache.ok()) << cache.message();
-    EXPECT_EQ(evictions, 1 + trace_->n_eval() / 16);
+    EXPECT_EQ(follower.checks(), 1 + trace_->n_eval() / 16);
+  }
+
+  // Groups need a tail as long as themselves and are evicted in blocks of theirs; rows enough that
+  // some are sealed before an eviction and some after.
+  static void CheckGroups(Storage storage, int group_rows) {
+    storage.tail = std::max(storage.tail / 4 * 3, group_rows);
+    storage.budget = std::max<std::int64_t>(kBudget, 2 * group_rows + 16);
+    storage.select = StrCat("block:", group_rows);
+    Check(storage);
   }
 };
 
@@ -249,7 +318,10 @@ TEST_F(StorageCheck, EveryStageAndPairOfCodecsStoresRowsAsIfAlone) {
     for (const std::string& key : Codecs()) {
       for (const std::string& value : Codecs()) {
         for (const int tail : {0, 64}) {
-          for (const int sinks : {0, 4}) Check({stage, key, value, tail, sinks});
+          for (const int sinks : {0, 4}) {
+            const Storage storage{stage, key, value, tail, sinks};
+            StoresGroups(key + value) ? CheckGroups(storage, 32) : Check(storage);
+          }
           if (HasFatalFailure()) return;
         }
       }
@@ -264,7 +336,11 @@ TEST_F(StorageCheck, EveryVariantOfACodecDoesToo) {
     if (codec != "turbo") chains.push_back("hadamard+" + codec);
   }
   for (const std::string& chain : chains) {
-    Check({"random", chain, chain, 8, 4});
+    const Storage storage{"random", chain, chain, 8, 4};
+    const auto pipeline = Parse(StrCat("none | kv=", chain));
+    const auto store = BuildStore((*pipeline)->main_store(), trace_->layers()[0].spec);
+    const int group_rows = store->group_rows();
+    group_rows > 1 ? CheckGroups(storage, group_rows) : Check(storage);
     if (HasFatalFailure()) return;
   }
 }

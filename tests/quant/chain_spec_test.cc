@@ -108,14 +108,6 @@ TEST(ChainSpec, MistakesNameColumnValueAndRemedy) {
   }
 }
 
-TEST(ChainSpec, StagesOfLaterVersionsAreCalledThat) {
-  const auto made = MakeChain(ParseChain("channel"), 64, Side::kKey);
-  ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(made.message().find("not available in this version"), std::string::npos);
-  EXPECT_NE(Outline("channel").find("not available in this version"), std::string::npos);
-}
-
 TEST(ChainSpec, RegistriesDescribeEveryStage) {
   std::vector<std::string_view> names;
   for (const auto infos : {CodecInfos(), TransformInfos()}) {
@@ -126,8 +118,8 @@ TEST(ChainSpec, RegistriesDescribeEveryStage) {
     }
   }
   EXPECT_EQ(names, (std::vector<std::string_view>{"f16", "bf16", "fp8", "int8", "int4", "int3",
-                                                  "int2", "turbo", "q8_0", "q4_0", "center",
-                                                  "hadamard", "channel_scale"}));
+                                                  "int2", "turbo", "q8_0", "q4_0", "channel",
+                                                  "center", "hadamard", "channel_scale"}));
 }
 
 TEST(ChainSpec, EveryCodecSaysWhichKernelsServeIt) {
@@ -136,7 +128,7 @@ TEST(ChainSpec, EveryCodecSaysWhichKernelsServeIt) {
         "turbo(bits=3)", "turbo(bits=4)", "q8_0", "q4_0", "int3", "int2(sym)"}) {
     EXPECT_EQ(MakeChainOrDie(text, 64, Side::kKey)->codec().path(), KernelPath::kFused);
   }
-  for (const auto text : {"turbo(bits=5)", "fp8", "int3(group=16)"}) {
+  for (const auto text : {"turbo(bits=5)", "fp8", "int3(group=16)", "channel"}) {
     EXPECT_EQ(MakeChainOrDie(text, 64, Side::kKey)->codec().path(), KernelPath::kPortable);
   }
   EXPECT_EQ(MakeChainOrDie("q4_0", 64, Side::kValue)->codec().path(), KernelPath::kFused);

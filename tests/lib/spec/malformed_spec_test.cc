@@ -128,6 +128,16 @@ TEST(MalformedSpec, MisplacedDuplicateAndUnknownPartsAreNamed) {
       {"none | tail=4, k8v4", 16, {"k8v4 is a whole section"}},
       {"none | k8v4(bits=3)", 12, {"expected '|' or the end"}},
       {"none | layers(0..1)={k8v4}", 22, {"takes a store"}},
+      {"none | kivi2 | tail=31", 16, {"tail", "31 is smaller than the 32 rows"}},
+      {"tail=63 | k=channel(group=64)", 1, {"tail", "63 is smaller than the 64 rows"}},
+      {"none | kv=f16 | layers(0..1)={k=channel} | tail=0", 44, {"smaller than the 32 rows"}},
+      {"snapkv(budget=512) | k=channel | schedule=every(64)", 34, {"select=block:n", "of its 32"}},
+      {"snapkv(budget=512,select=block:48) | k=channel | schedule=every(64)",
+       50,
+       {"select=block:n"}},
+      {"snapkv(budget=512,select=chunk:64) | k=channel | schedule=every(64)",
+       50,
+       {"select=block:n"}},
       {"none | tail=1, tail=1", 16, {"tail is given twice"}},
       {"none | exact_sinks=1 | exact_sinks=1", 24, {"exact_sinks is given twice"}},
       {"none | schedule=once | schedule=once", 24, {"schedule is given twice"}},
@@ -193,8 +203,6 @@ TEST(MalformedSpec, StagesRefuseTheirArguments) {
 
 TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
   const Case cases[] = {
-      {"none | kivi2", 8, {"kivi2 is not available"}},
-      {"kivi4", 1, {"kivi4 is not available"}},
       {"snapkv(budget=60%) | k=int8, v=int4 | cold(35%)={kv=int4}",
        39,
        {"cold(...) is not available"}},
@@ -203,7 +211,6 @@ TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
       {"none | positions=renumber",
        8,
        {"positions=renumber is not supported", "original rotation"}},
-      {"none | kv=channel(bits=2,group=32)", 11, {"channel is not available"}},
   };
   for (const Case& c : cases) ExpectRefused(c, ErrorCode::kUnsupported);
 }

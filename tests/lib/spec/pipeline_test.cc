@@ -20,6 +20,8 @@ constexpr const char* kValidSpecs[] = {
     "4bit_nc",
     "snapkv(budget=25%) | k3v4_nc | tail=64, exact_sinks=4",
     "none | 3bit_nc | layers(0..1,-2..-1)={kv=f16}",
+    "snapkv(budget=25%) | kivi2 | exact_sinks=4",
+    "none | k=channel(bits=3,group=64), v=int2",
     "kv=int8",
     "| kv=int8",
     "tail=3",
@@ -73,7 +75,7 @@ TEST(Pipeline, StoragePresetsTakeTheBytesOfTheirOriginals) {
                             {"4bit_nc", 4, 2, 4, 134},
                             {"k3v4_nc", 3, 2, 4, 118},
                             {"3bit_nc", 3, 2, 3, 102}};
-  ASSERT_EQ(std::size(presets), StoragePresetInfos().size());
+  ASSERT_EQ(std::size(presets) + 2, StoragePresetInfos().size());  // and KIVI's
   for (const auto& [name, key_bits, key_extra, value_bits, slot_at_128] : presets) {
     for (const int dim : {64, 80, 128, 256}) {
       LayerSpec layer;
@@ -88,6 +90,45 @@ TEST(Pipeline, StoragePresetsTakeTheBytesOfTheirOriginals) {
       EXPECT_EQ(key.codes + key.scales + value.codes + value.scales, slot_at_128) << name;
     }
   }
+}
+
+// KIVI: groups of 32 with a 2-byte scale and a 2-byte zero point, along tokens for keys, along dims
+// for values; the last 128 rows stay as they are, and so do no first ones.
+TEST(Pipeline, KiviPresetsTakeTheBytesOfTheirOriginals) {
+  for (const auto& [name, bits] : {std::pair{"kivi2", 2}, std::pair{"kivi4", 4}}) {
+    const Pipeline pipeline = Parsed(name);
+    EXPECT_EQ(pipeline.tail(), 128);
+    EXPECT_EQ(pipeline.exact_sinks(), 0);
+    for (const int dim : {64, 128, 256}) {
+      LayerSpec layer;
+      layer.key_dim = layer.value_dim = dim;
+      const Result<LayerStore> store = BuildStore(pipeline.main_store(), layer);
+      ASSERT_TRUE(store.ok()) << store.message();
+      for (const Chain* chain : {store->key.get(), store->value.get()}) {
+        EXPECT_EQ(chain->codec().row_bytes().codes, dim * bits / 8);
+        EXPECT_EQ(chain->codec().row_bytes().scales, dim / 32 * 4);
+      }
+    }
+  }
+}
+
+TEST(Pipeline, OptionsOfTheSpecComeBeforeThoseOfAPreset) {
+  EXPECT_EQ(Parsed("none | kivi2 | tail=64").tail(), 64);
+  EXPECT_EQ(Parsed("none | tail=64 | kivi2").tail(), 64);
+  EXPECT_EQ(Parsed("exact_sinks=4 | kivi4").exact_sinks(), 4);
+  EXPECT_EQ(Parsed("exact_sinks=4 | kivi4").tail(), 128);
+}
+
+TEST(Pipeline, GroupsOfRowsNeedATailAndKeepFourSinksExact) {
+  EXPECT_EQ(Parsed("none | k=channel").tail(), 32);
+  EXPECT_EQ(Parsed("none | k=channel(group=16), v=channel(group=64)").tail(), 64);
+  EXPECT_EQ(Parsed("none | kv=f16 | layers(0..1)={k=channel}").tail(), 32);
+  EXPECT_EQ(Parsed("none | k=channel | tail=100").tail(), 100);
+  EXPECT_EQ(Parsed("none | k=channel").exact_sinks(), 4);
+  EXPECT_EQ(Parsed("none | k=channel | exact_sinks=0").exact_sinks(), 0);
+  EXPECT_TRUE(
+      Pipeline::Parse("snapkv(budget=512,select=block:64) | k=channel | schedule=every(64)").ok());
+  EXPECT_TRUE(Pipeline::Parse("snapkv(budget=512) | k=channel | schedule=per_chunk").ok());
 }
 
 TEST(Pipeline, AStoragePresetIsShortForItsChains) {
