@@ -17,9 +17,10 @@ from pathlib import Path
 from machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GGML = {8: "ggml q8_0", 4: "ggml q4_0", 16: "ggml f16"}  # the peer of as many bits
-BITS = {"kv=f16": 16, "kv=int8": 8, "kv=q8_0": 8, "kv=int4(group=32)": 4, "kv=int4(group=row)": 4,
-        "kv=turbo4": 4, "kv=q4_0": 4}  # fmt: skip
+GGML = {16: "ggml f16", 8: "ggml q8_0", 4: "ggml q4_0"}  # the peer of as many bits, or the next
+BITS = {"kv=f16": 16, "kv=int8": 8, "kv=int4(group=32)": 4, "kv=int4(group=row)": 4, "kv=turbo4": 4,
+        "kv=q8_0": 8, "kv=q4_0": 4, "kv=bf16": 16, "kv=fp8": 8, "kv=int3": 4, "kv=turbo3": 4,
+        "kv=int2": 4, "kv=turbo2": 4}  # fmt: skip
 RATES = {"50%": 0.5, "25%": 0.25, "10%": 0.1, "3%": 0.03}
 
 

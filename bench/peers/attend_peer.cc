@@ -33,7 +33,9 @@ namespace {
 
 constexpr const char* kStores[] = {"kv=f16", "kv=int8", "kv=int4(group=32)", "kv=int4(group=row)",
                                    "kv=turbo4"};
-constexpr const char* kGgmlFormats[] = {"kv=q8_0", "kv=q4_0"};  // kvsieve's own, the same bytes
+// Attention alone. q8_0 and q4_0 are kvsieve's own, the same bytes as ggml's.
+constexpr const char* kMoreStores[] = {"kv=q8_0", "kv=q4_0",   "kv=bf16", "kv=fp8",
+                                       "kv=int3", "kv=turbo3", "kv=int2", "kv=turbo2"};
 
 struct Entry {
   std::string name;
@@ -43,7 +45,7 @@ struct Entry {
 std::vector<Entry> Peers(const LayerData& data) {
   std::vector<Entry> entries;
   for (const char* store : kStores) entries.push_back({store, MakeKvsieve(store, data)});
-  for (const char* store : kGgmlFormats) entries.push_back({store, MakeKvsieve(store, data)});
+  for (const char* store : kMoreStores) entries.push_back({store, MakeKvsieve(store, data)});
   const std::pair<const char*, GgmlType> types[] = {
       {"f16", GgmlType::kF16}, {"q8_0", GgmlType::kQ8}, {"q4_0", GgmlType::kQ4}};
   for (const auto& [name, type] : types) {
@@ -82,8 +84,8 @@ double CodesError(const HeadRows& decoded, const LayerData& data, int kv_head) {
   return std::sqrt(error / square);
 }
 
-// Codes may lose a fifth: 4 bits with one scale per row lose 0.14 of normal numbers, and more would
-// mean that other rows were stored.
+// Codes may lose half: 2 bits lose 0.4 of normal numbers, and 1.4 would mean that other rows were
+// stored.
 void Check(const Entry& entry, const LayerData& data) {
   std::vector<float> out(kQueryHeads * kDim);
   entry.contender->Step(out.data());
@@ -103,7 +105,7 @@ void Check(const Entry& entry, const LayerData& data) {
       if (found.error * worst.tolerance > worst.error * found.tolerance) worst = found;
     }
   }
-  if (!(codes <= 0.2)) Fail(entry.name + ": encoding lost " + std::to_string(codes));
+  if (!(codes <= 0.5)) Fail(entry.name + ": encoding lost " + std::to_string(codes));
   std::printf("check\t%s\t%.3g\t%.3g\t%.3g\n", entry.name.c_str(), worst.error, worst.tolerance,
               codes);
 }

@@ -33,14 +33,20 @@ T Must(Result<T> result) {
 }
 
 // quant/kernels.h: integer kernels round the query to +-32639 steps, and weight times scale to
-// 2^-15 of the block's largest. turbo's 16 levels, up to 2.733 of the row's root mean square
-// (Lloyd-Max for a normal distribution), are rounded to 127 steps.
+// 2^-15 of the block's largest. turbo's levels are rounded to 127 steps of the largest one.
 Rounding RoundingOf(std::string_view spec) {
   Rounding rounding;
   if (spec.ends_with("f16")) return rounding;
   rounding.query_step = 1 / (32639 * std::sqrt(12.0));
   rounding.weight = 0x1p-15;
-  if (spec.ends_with("turbo4")) rounding.code = 2.733 / (127 * std::sqrt(12.0));
+  // Of Lloyd and Max's for a normal distribution, relative to the row's root mean square.
+  constexpr struct {
+    std::string_view store;
+    double largest_level;
+  } kTurbo[] = {{"turbo4", 2.733}, {"turbo3", 2.152}, {"turbo2", 1.510}};
+  for (const auto& [store, largest_level] : kTurbo) {
+    if (spec.ends_with(store)) rounding.code = largest_level / (127 * std::sqrt(12.0));
+  }
   return rounding;
 }
 
