@@ -5,18 +5,20 @@
 #include <cstring>
 
 #include "kvsieve/targets.h"
+#include "quant/code_rows.h"
 #include "quant/kernels.h"
 
 namespace kvsieve::quant {
 namespace {
 
-float LargestMagnitude(const float* q, int dim) {
-  float largest = 0.0F;
-  for (int d = 0; d < dim; ++d) {
-    const float magnitude = std::fabs(q[d]);
+// As integers, whose order is that of magnitudes: compilers vectorize that maximum.
+float LargestMagnitude(const float* q, int count) {
+  std::int32_t largest = 0;
+  for (int i = 0; i < count; ++i) {
+    const std::int32_t magnitude = std::bit_cast<std::int32_t>(q[i]) & 0x7FFFFFFF;
     largest = magnitude > largest ? magnitude : largest;
   }
-  return largest;
+  return std::bit_cast<float>(largest);
 }
 
 // To the nearest integer, for |x| < 2^22: 1.5 * 2^23 leaves it in the low mantissa bits.
@@ -25,23 +27,27 @@ std::int32_t Round(float x) { return std::bit_cast<std::int32_t>(x + 12582912.0F
 // The i16 slot of dim d in a quad in the form kPairs.
 constexpr std::size_t kPairSlot[4] = {0, 2, 1, 3};
 
-// dim d of head h into the quads.
-void StoreRounded(QueryForm form, std::int32_t value, int d, int h, std::uint8_t* quads) {
-  const auto slot = static_cast<std::size_t>(d % 4);
-  const int quad = d / 4 * kHeadTile + h;
-  if (form == QueryForm::kByte) {
-    quads[quad * 4 + d % 4] = static_cast<std::uint8_t>(value);
-    return;
+// Dims [first, first + count) of head h, whole quads but for the row's last, into the quads.
+void StoreRounded(QueryForm form, const std::int32_t* values, int first, int count, int h,
+                  std::uint8_t* quads) {
+  for (int i = 0; i < count; ++i) {
+    const int d = first + i;
+    const auto slot = static_cast<std::size_t>(d % 4);
+    const int quad = d / 4 * kHeadTile + h;
+    if (form == QueryForm::kByte) {
+      quads[quad * 4 + d % 4] = static_cast<std::uint8_t>(values[i]);
+      continue;
+    }
+    std::uint8_t* words = quads + quad * 8;
+    if (form == QueryForm::kPairs) {
+      const auto narrow = static_cast<std::int16_t>(values[i]);
+      std::memcpy(words + kPairSlot[slot] * 2, &narrow, 2);
+      continue;
+    }
+    const std::int32_t high = (values[i] + 128) >> 8;
+    words[slot] = static_cast<std::uint8_t>(high);
+    words[4 + slot] = static_cast<std::uint8_t>(values[i] - high * 256);
   }
-  std::uint8_t* words = quads + quad * 8;
-  if (form == QueryForm::kPairs) {
-    const auto narrow = static_cast<std::int16_t>(value);
-    std::memcpy(words + kPairSlot[slot] * 2, &narrow, 2);
-    return;
-  }
-  const std::int32_t high = (value + 128) >> 8;
-  words[slot] = static_cast<std::uint8_t>(high);
-  words[4 + slot] = static_cast<std::uint8_t>(value - high * 256);
 }
 
 // How a query is rounded: `span` dims, whole groups, share a scale, and `limit` is the largest
@@ -71,11 +77,16 @@ void Prepare(const Rounding& rounding, const float* q, int heads, int dim, int g
       // Below 1e-30 a query is as good as zero, and limit / largest could overflow.
       if (!(largest > 1e-30F)) continue;
       const float inverse = limit / largest;
-      for (int d = first; d < first + rounding.span; ++d) {
-        const std::int32_t value = Round(row[d] * inverse);
-        sums[d / group * kHeadTile + h] += value;
-        scales[d / group * kHeadTile + h] = largest / limit;
-        StoreRounded(rounding.form, value, d, h, quads);
+      for (int at = first; at < first + rounding.span; at += group) {
+        std::int32_t values[kMaxDim];
+        std::int32_t sum = 0;
+        for (int i = 0; i < group; ++i) {
+          values[i] = Round(row[at + i] * inverse);
+          sum += values[i];
+        }
+        sums[at / group * kHeadTile + h] = sum;
+        scales[at / group * kHeadTile + h] = largest / limit;
+        StoreRounded(rounding.form, values, at, group, h, quads);
       }
     }
   }
