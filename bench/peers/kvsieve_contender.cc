@@ -32,20 +32,32 @@ T Must(Result<T> result) {
   return *std::move(result);
 }
 
-// quant/kernels.h: integer kernels round the query to +-32639 steps, and weight times scale to
-// 2^-15 of the block's largest. turbo's levels are rounded to 127 steps of the largest one.
+bool Has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+// What quant/kernels.h says that integer kernels round: weight times scale to 2^-15 of the block's
+// largest; the query to 16 bits, or for codes of up to 4 bits to one byte a dim with a scale for
+// each group, where codebooks may get 64 steps instead of 127. turbo's levels (Lloyd and Max's for
+// a normal distribution, relative to the row's root mean square) get 127 steps.
 Rounding RoundingOf(std::string_view spec) {
   Rounding rounding;
   if (spec.ends_with("f16")) return rounding;
-  rounding.query_step = 1 / (32639 * std::sqrt(12.0));
+  const double step = 1 / std::sqrt(12.0);
   rounding.weight = 0x1p-15;
-  // Of Lloyd and Max's for a normal distribution, relative to the row's root mean square.
+  rounding.query_step = step / 32639;
+  if (Has(spec, "int4") || Has(spec, "int3") || Has(spec, "int2") || Has(spec, "q4_0")) {
+    rounding.query_step = step / 127;
+    rounding.query_block = Has(spec, "group=row") ? kDim : 32;
+  }
   constexpr struct {
     std::string_view store;
     double largest_level;
   } kTurbo[] = {{"turbo4", 2.733}, {"turbo3", 2.152}, {"turbo2", 1.510}};
   for (const auto& [store, largest_level] : kTurbo) {
-    if (spec.ends_with(store)) rounding.code = largest_level / (127 * std::sqrt(12.0));
+    if (!spec.ends_with(store)) continue;
+    rounding.query_step = step / 64;
+    rounding.code = largest_level * step / 127;
   }
   return rounding;
 }
