@@ -68,6 +68,10 @@ struct HeadKeys {
   std::vector<float> keys;  // [rows, key_dim]
 };
 
+bool EvictsDecodeRows(const Schedule& schedule, const CompareOptions& options) {
+  return schedule.kind == Schedule::Kind::kEvery && options.decode_rows == DecodeRows::kStored;
+}
+
 // One pipeline on one trace, from the compressed prompt on.
 class EvalRun {
  public:
@@ -77,8 +81,7 @@ class EvalRun {
         exact_(exact),
         parallel_(parallel),
         options_(options),
-        evicts_(schedule.kind == Schedule::Kind::kEvery &&
-                options.decode_rows == DecodeRows::kStored),
+        evicts_(EvictsDecodeRows(schedule, options)),
         cache_(std::move(cache)),
         attend_seconds_(trace.layers().size(), std::numeric_limits<double>::infinity()) {
     for (int i = 0; i < cache_.layers(); ++i) {
@@ -294,6 +297,12 @@ Comparer::Comparer(const Trace& trace, Parallel& parallel, const CompareOptions&
     : trace_(&trace), parallel_(&parallel), options_(options), exact_(std::move(exact)) {}
 
 Result<PipelineResult> Comparer::Run(std::shared_ptr<const Pipeline> pipeline) const {
+  if (EvictsDecodeRows(pipeline->schedule(), options_) &&
+      pipeline->evictor()->needs().external_scores) {
+    return Status::Unsupported(
+        "external with schedule=every(n): the scores handed in are those of prompt rows, decode "
+        "rows have none; use once or per_chunk, or --decode-rows exact");
+  }
   CacheOptions cache_options;
   cache_options.parallel = parallel_;
   cache_options.decode_rows = options_.decode_rows;

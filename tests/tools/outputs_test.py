@@ -95,6 +95,9 @@ class Outputs(CliTest):
         file = self.write_scores("good.safetensors", good)
         self.assertIn("no pipeline ranks by scores handed in",
                       self.complaint(*compact, "none | kv=int8", "--scores", file))
+        self.assertIn("decode rows have none",
+                      self.complaint("compare", TRACE, "-p", "external(budget=64)|schedule=every(8)",
+                                     "--decode-rows", "stored", "--scores", file))
         dtype, shape, data = good["layer.7.scores"]
         for name, tensors, message in [
                 ("missing", {k: v for k, v in good.items() if k != "layer.7.scores"},
