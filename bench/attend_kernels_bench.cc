@@ -339,8 +339,12 @@ void Attend(benchmark::State& state, Format format, std::string_view target) {
   std::vector<float> q(kKvHeads * kHeads * kDim), out(q.size());
   for (float& x : q) x = normal(random);
   if (!SelectTarget(target).ok()) return state.SkipWithError("target not available");
-  // 16-bit rounding gives some 1e-5.
-  if (ErrorOfHead(arena, q.data()) > 2e-4) return state.SkipWithError("wrong result");
+  // 16-bit rounding gives some 1e-5. A query of one byte is off by 0.29 / 64 of its largest
+  // element, 3 deviations, so each logit by 0.014 of the logits' deviation, and outputs by about as
+  // much of theirs; a wrong kernel is off by the whole.
+  const bool byte_query = format != Format::kF16 && format != Format::kInt8;
+  if (ErrorOfHead(arena, q.data()) > (byte_query ? 0.05 : 2e-4))
+    return state.SkipWithError("wrong result");
 
   std::vector<double> reads, times;
   for (auto _ : state) {
