@@ -163,6 +163,7 @@ class Arena {
     const bool f16 = IsTurbo(format_) || format_ == Format::kF16;
     b.half_type = f16 ? HalfType::kF16 : HalfType::kBF16;
     b.ahead = At(head, side, std::min(index + 1, kBlocks - 1));
+    b.ahead_bytes = block_bytes_;
     return b;
   }
 

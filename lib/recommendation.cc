@@ -7,7 +7,7 @@ namespace {
 constexpr Recommendation kRecommendations[] = {
     {"the prompt will be copied from, quoted, edited, or asked about later",
      "none | k=center+turbo4, v=turbo4 | exact_sinks=4",
-     "4 bits cost a tenth of what half the rows at 8 bits do, and an evicted row cannot be copied"},
+     "4 bits cost less than dropping half of the rows does, and a dropped row cannot be copied"},
     {"it ends with what it is asked: a chat's last turn, a question about a document",
      "snapkv(budget=50%,pool=max:15) | k=center+turbo4, v=turbo4 | exact_sinks=4",
      "the window keeps what is asked in it, and a pool as wide as a fact keeps whole facts"},

@@ -47,6 +47,7 @@ KernelBlock BlockCodec::MakeKernelBlock(ConstBlockRef block, int rows, Prefetch 
   view.bits = layout_.bits;
   view.group = layout_.groups > 0 ? layout_.dim / layout_.groups : layout_.dim;
   view.ahead = ahead.data;
+  view.ahead_bytes = BlockBytes(block.capacity_rows);
   return view;
 }
 

@@ -45,9 +45,10 @@ struct KernelBlock {
   int group =
       0;  // dims that share a scale: dim, or a multiple of 8 (planes: of UnitCodes(bits) for keys)
   const Codebook* codebook = nullptr;  // null: a code is its own number (nibble: 0..15)
-  // Prefetched while working, as many bytes as this block has: best the next block of the same
-  // side. Null: nothing.
+  // Prefetched while working, `ahead_bytes` of it: best the next block of the same side. Null:
+  // nothing.
   const std::uint8_t* ahead = nullptr;
+  std::size_t ahead_bytes = 0;
 };
 
 // 1..kHeadTile queries. Bytes are a multiple of 64.

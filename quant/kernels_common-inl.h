@@ -51,14 +51,7 @@ struct Ahead {
   // What the steps left: planes of scales and zero points have more lines than groups have steps.
   HWY_INLINE void Finish(const KernelBlock& b) {
     if (b.ahead == nullptr) return;
-    for (const std::uint8_t* end = b.ahead + PlaneBytes(b); next < end;) Step<1>();
-  }
-
- private:
-  static HWY_INLINE std::size_t PlaneBytes(const KernelBlock& b) {
-    const std::uint16_t* last = b.zeros != nullptr ? b.zeros : b.scales;
-    const std::size_t scales = static_cast<std::size_t>(b.dim / b.group * b.capacity_rows);
-    return static_cast<std::size_t>(reinterpret_cast<const std::uint8_t*>(last + scales) - b.codes);
+    for (const std::uint8_t* end = b.ahead + b.ahead_bytes; next < end;) Step<1>();
   }
 };
 

@@ -95,13 +95,12 @@ class Q4_0Codec final : public BlockCodec {
     ScoreNibble(view, prepared, heads, logits);
   }
   void Accumulate(const float*, const float* weights, int heads, ConstBlockRef block, int rows,
-                  float* acc, Prefetch) const override {
+                  float* acc, Prefetch ahead) const override {
     // Few enough for the stack, and little beside the codes: two planes of 2 bytes a block of 32.
-    // No prefetch: the kernel takes what lies between codes and planes for the length of a block.
     constexpr int kMostScales = kMaxDim / kGgmlBlock * kBlockRows;
     alignas(64) std::uint16_t scales[kMostScales];
     alignas(64) std::uint16_t zeros[kMostScales];
-    KernelBlock view = MakeKernelBlock(block, rows, {});
+    KernelBlock view = MakeKernelBlock(block, rows, ahead);
     const int count = layout().groups * block.capacity_rows;
     for (int i = 0; i < count; ++i) {
       scales[i] = view.scales[i] & 0x7FFFU;

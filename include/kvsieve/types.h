@@ -88,6 +88,13 @@ struct HeadsView {
     return static_cast<const std::byte*>(data) +
            (head * head_stride + r * row_stride) * static_cast<std::int64_t>(ElementBytes(type));
   }
+  // Rows [first, first + count) of every head.
+  HeadsView Slice(std::int64_t first, std::int64_t count) const {
+    HeadsView view = *this;
+    if (count > 0) view.data = row(0, first);
+    view.rows = count;
+    return view;
+  }
 };
 
 // Shape of one attention layer. One model may mix shapes.

@@ -22,13 +22,6 @@ constexpr int kAttendRounds = 10;
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// One row of every head.
-HeadsView RowOf(HeadsView view, std::int64_t row) {
-  view.data = view.row(0, row);
-  view.rows = 1;
-  return view;
-}
-
 template <class T>
 void ReadElements(const void* row, int dim, float* out) {
   for (int d = 0; d < dim; ++d) out[d] = ToFloat(static_cast<const T*>(row)[d]);
@@ -68,20 +61,16 @@ struct HeadKeys {
   std::vector<float> keys;  // [rows, key_dim]
 };
 
-bool EvictsDecodeRows(const Schedule& schedule, const CompareOptions& options) {
-  return schedule.kind == Schedule::Kind::kEvery && options.decode_rows == DecodeRows::kStored;
-}
-
 // One pipeline on one trace, from the compressed prompt on.
 class EvalRun {
  public:
   EvalRun(const Trace& trace, const ExactAttention& exact, Parallel& parallel,
-          const CompareOptions& options, const Schedule& schedule, Cache cache)
+          const CompareOptions& options, bool evicts, Cache cache)
       : trace_(trace),
         exact_(exact),
         parallel_(parallel),
         options_(options),
-        evicts_(EvictsDecodeRows(schedule, options)),
+        evicts_(evicts),
         cache_(std::move(cache)),
         attend_seconds_(trace.layers().size(), std::numeric_limits<double>::infinity()) {
     for (int i = 0; i < cache_.layers(); ++i) {
@@ -126,8 +115,8 @@ class EvalRun {
     for (int i = 0; i < cache_.layers(); ++i) {
       if (!has_eval_rows(i)) continue;
       const TraceLayer& layer = trace_.layers()[i];
-      KVS_RETURN_IF_ERROR(cache_.Append(i, Phase::kDecode, RowOf(layer.eval_keys, query),
-                                        RowOf(layer.eval_values, query), position));
+      KVS_RETURN_IF_ERROR(cache_.Append(i, Phase::kDecode, layer.eval_keys.Slice(query, 1),
+                                        layer.eval_values.Slice(query, 1), position));
     }
     if (!measure) return {};
     // Stored rows may change from exact to encoded as the tail moves on, so they are read anew.
@@ -140,7 +129,7 @@ class EvalRun {
   Status Evict(std::int64_t query) {
     const auto position = trace_.eval_positions().subspan(query, 1);
     for (int i = 0; i < cache_.layers(); ++i) {
-      const HeadsView queries = RowOf(trace_.layers()[i].eval_queries, query);
+      const HeadsView queries = trace_.layers()[i].eval_queries.Slice(query, 1);
       KVS_RETURN_IF_ERROR(cache_.Observe(i, position, queries));
       KVS_RETURN_IF_ERROR(cache_.Evict(i));
     }
@@ -191,7 +180,7 @@ class EvalRun {
     AttendParams params;
     params.parallel = &parallel_;
     for (int i = 0; i < cache_.layers(); ++i) {
-      const HeadsView queries = RowOf(trace_.layers()[i].eval_queries, query);
+      const HeadsView queries = trace_.layers()[i].eval_queries.Slice(query, 1);
       const auto start = Clock::now();
       KVS_RETURN_IF_ERROR(
           cache_.Attend(i, position, queries, params, scratch_, outputs_[i].data(), nullptr));
@@ -297,8 +286,9 @@ Comparer::Comparer(const Trace& trace, Parallel& parallel, const CompareOptions&
     : trace_(&trace), parallel_(&parallel), options_(options), exact_(std::move(exact)) {}
 
 Result<PipelineResult> Comparer::Run(std::shared_ptr<const Pipeline> pipeline) const {
-  if (EvictsDecodeRows(pipeline->schedule(), options_) &&
-      pipeline->evictor()->needs().external_scores) {
+  const bool evicts = pipeline->schedule().kind == Schedule::Kind::kEvery &&
+                      options_.decode_rows == DecodeRows::kStored;
+  if (evicts && pipeline->evictor()->needs().external_scores) {
     return Status::Unsupported(
         "external with schedule=every(n): the scores handed in are those of prompt rows, decode "
         "rows have none; use once or per_chunk, or --decode-rows exact");
@@ -308,7 +298,7 @@ Result<PipelineResult> Comparer::Run(std::shared_ptr<const Pipeline> pipeline) c
   cache_options.decode_rows = options_.decode_rows;
   KVS_ASSIGN_OR_RETURN(CompressedPrompt prompt,
                        CompressPrompt(*trace_, pipeline, cache_options, options_.prompt));
-  EvalRun run(*trace_, exact_, *parallel_, options_, pipeline->schedule(), std::move(prompt.cache));
+  EvalRun run(*trace_, exact_, *parallel_, options_, evicts, std::move(prompt.cache));
   KVS_RETURN_IF_ERROR(run.Run(&prompt.result));
   return std::move(prompt.result);
 }

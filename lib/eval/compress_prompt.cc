@@ -41,13 +41,6 @@ Status CheckLayers(const Pipeline& pipeline, const std::vector<LayerSpec>& layer
                  NumberList(layers))};
 }
 
-HeadsView Rows(const HeadsView& all, std::int64_t first, std::int64_t count) {
-  HeadsView view = all;
-  if (count > 0) view.data = all.row(0, first);
-  view.rows = count;
-  return view;
-}
-
 class PromptFeed {
  public:
   PromptFeed(const Trace& trace, const Pipeline& pipeline, const PromptOptions& options,
@@ -77,13 +70,13 @@ class PromptFeed {
   Status Append(int layer_index, std::int64_t first, std::int64_t count) {
     const TraceLayer& layer = trace_.layers()[layer_index];
     const auto positions = trace_.positions().subspan(first, count);
-    KVS_RETURN_IF_ERROR(cache_.Append(layer_index, Phase::kPrefill, Rows(layer.keys, first, count),
-                                      Rows(layer.values, first, count), positions));
+    KVS_RETURN_IF_ERROR(cache_.Append(layer_index, Phase::kPrefill, layer.keys.Slice(first, count),
+                                      layer.values.Slice(first, count), positions));
     const auto window = trace_.window_positions();
     const auto begin = std::lower_bound(window.begin(), window.end(), positions.front());
     const auto end = std::upper_bound(begin, window.end(), positions.back());
     return cache_.Observe(layer_index, window.subspan(begin - window.begin(), end - begin),
-                          Rows(layer.window_queries, begin - window.begin(), end - begin));
+                          layer.window_queries.Slice(begin - window.begin(), end - begin));
   }
 
   // The scores of the rows that every head holds now, which an eviction forgets.

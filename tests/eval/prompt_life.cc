@@ -7,13 +7,6 @@
 namespace kvsieve::eval {
 namespace {
 
-HeadsView Rows(const HeadsView& all, std::int64_t first, std::int64_t count) {
-  HeadsView view = all;
-  if (count > 0) view.data = all.row(0, first);
-  view.rows = count;
-  return view;
-}
-
 // Runs `evict` with a score for every row where the pipeline ranks by such.
 template <class Evict>
 Status HandScoresIn(Cache& cache, const Pipeline& pipeline, Evict&& evict) {
@@ -94,11 +87,11 @@ Status PromptLife::AppendChunk(Cache& cache, const Pipeline& pipeline, std::int6
   const std::int64_t first_query = window - queries - (relabel ? 0 : rows_ - end);
   for (int i = 0; i < layers_; ++i) {
     const TraceLayer& layer = trace_.layers()[static_cast<std::size_t>(i)];
-    KVS_RETURN_IF_ERROR(cache.Append(i, Phase::kPrefill, Rows(layer.keys, skipped + first, count),
-                                     Rows(layer.values, skipped + first, count),
+    KVS_RETURN_IF_ERROR(cache.Append(i, Phase::kPrefill, layer.keys.Slice(skipped + first, count),
+                                     layer.values.Slice(skipped + first, count),
                                      Positions(first, count)));
     KVS_RETURN_IF_ERROR(cache.Observe(i, Positions(end - queries, queries),
-                                      Rows(layer.window_queries, first_query, queries)));
+                                      layer.window_queries.Slice(first_query, queries)));
   }
   return Status::Ok();
 }
@@ -108,9 +101,9 @@ Status PromptLife::Decode(Cache& cache, const Pipeline& pipeline, const Check& c
     const auto position = Positions(rows_ + step, 1);
     for (int i = 0; i < layers_; ++i) {
       const TraceLayer& layer = trace_.layers()[static_cast<std::size_t>(i)];
-      KVS_RETURN_IF_ERROR(cache.Append(i, Phase::kDecode, Rows(layer.eval_keys, step, 1),
-                                       Rows(layer.eval_values, step, 1), position));
-      KVS_RETURN_IF_ERROR(cache.Observe(i, position, Rows(layer.eval_queries, step, 1)));
+      KVS_RETURN_IF_ERROR(cache.Append(i, Phase::kDecode, layer.eval_keys.Slice(step, 1),
+                                       layer.eval_values.Slice(step, 1), position));
+      KVS_RETURN_IF_ERROR(cache.Observe(i, position, layer.eval_queries.Slice(step, 1)));
     }
     KVS_RETURN_IF_ERROR(EvictLayers(cache, pipeline));
     if (check && (step + 1) % pipeline.schedule().tokens == 0) {

@@ -59,6 +59,11 @@ std::shared_ptr<const Evictor> MustMake(std::string_view spec) {
   return made.ok() ? *made : nullptr;
 }
 
+std::string Canonical(std::string_view spec) {
+  const auto evictor = MustMake(spec);
+  return evictor == nullptr ? "" : evictor->Canonical();
+}
+
 Error ErrorOf(std::string_view spec) {
   const auto made = MakeEvictor(ParseCall(spec));
   EXPECT_FALSE(made.ok()) << spec;

@@ -23,6 +23,8 @@ SpecCall ParseCall(std::string_view text);
 
 // The evictor of `spec`, or a test failure and null.
 std::shared_ptr<const Evictor> MustMake(std::string_view spec);
+// The canonical form of what it makes.
+std::string Canonical(std::string_view spec);
 
 // The error of `spec`.
 Error ErrorOf(std::string_view spec);

@@ -12,13 +12,9 @@
 namespace kvsieve::evict {
 namespace {
 
+using testing::Canonical;
 using testing::ErrorOf;
 using testing::MustMake;
-
-std::string Canonical(std::string_view spec) {
-  const auto evictor = MustMake(spec);
-  return evictor == nullptr ? "" : evictor->Canonical();
-}
 
 TEST(Presets, AreOtherDefaultsOfAStage) {
   struct Same {

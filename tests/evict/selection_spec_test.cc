@@ -10,13 +10,9 @@
 namespace kvsieve {
 namespace {
 
+using testing::Canonical;
 using testing::ErrorOf;
 using testing::MustMake;
-
-std::string Canonical(std::string_view spec) {
-  const auto evictor = MustMake(spec);
-  return evictor == nullptr ? "" : evictor->Canonical();
-}
 
 TEST(EvictSpec, WritesEveryDefaultOut) {
   EXPECT_EQ(Canonical("snapkv(budget=512)"),

@@ -1,5 +1,5 @@
 // The heap refuses, at every request of every call: bookkeeping lives in standard containers, which
-// throw. Row memory that an Allocator refuses is in cache_fault_test.cc.
+// throw. Row memory that an Allocator refuses is in refused_memory_test.cc.
 #include <gtest/gtest.h>
 
 #include <cstdint>
