@@ -21,12 +21,13 @@ void ExpectContains(const std::string& text, std::string_view part) {
 }
 
 // What a user must learn of a codec before trusting its default.
-TEST(Explain, SaysHowEveryCodecStoresARow) {
+TEST(Cases, U46_EveryCodecSaysHowItStoresARow) {
   for (const StageInfo& info : CodecInfos()) {
     const std::string text = Explained("none | kv=" + std::string(info.name), 128, 128);
+    // Labels begin their lines, and a label without text is not written.
     for (const std::string_view label :
-         {"format", "granularity", "group axis", "scale rule", "rounding", "residual"}) {
-      ExpectContains(text, label);
+         {"  format", "  granularity", "  group axis", "  scale rule", "  rounding", "residual"}) {
+      ExpectContains(text, "\n  " + std::string(label) + " ");
     }
   }
 }
