@@ -120,12 +120,17 @@ std::int64_t KeptBytes(const LayerState& layer, std::int64_t tail, std::span<con
   const SegmentCuts cuts = CutSegments(kept, layer.sinks_end, tail, layer.group_rows());
   const auto sinks = static_cast<std::size_t>(cuts.sinks);
   const auto tail_begin = static_cast<std::size_t>(cuts.tail_begin);
-  std::int64_t bytes = ExactRows::KeptBytes(layer.shape, SpanOf(kept.first(sinks))) +
-                       ExactRows::KeptBytes(layer.shape, SpanOf(kept.subspan(tail_begin)));
+  std::int64_t bytes = 0;
+  for (const PositionSpan& exact : {SpanOf(kept.first(sinks)), SpanOf(kept.subspan(tail_begin))}) {
+    bytes +=
+        ExactRows::BytesOf(layer.shape, exact.rows, PositionList::BytesFor(exact)).kept_bytes();
+  }
   const std::span<const TokenPos> middle = kept.subspan(sinks, tail_begin - sinks);
   if (!tiers.empty()) tiers = tiers.subspan(sinks, tail_begin - sinks);
   for (std::size_t tier = 0; tier < layer.stores.size(); ++tier) {
-    bytes += Tier::KeptBytes(layer.stores[tier], SpanOf(middle, tiers, tier));
+    const PositionSpan held = SpanOf(middle, tiers, tier);
+    bytes +=
+        Tier::BytesOf(layer.stores[tier], held.rows, PositionList::BytesFor(held)).kept_bytes();
   }
   return bytes;
 }

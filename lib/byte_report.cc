@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/byte_report_fields.h"
+
 namespace kvsieve {
 namespace {
 
@@ -34,23 +36,15 @@ std::optional<double> ByteReport::resident_ratio() const {
 }
 
 ByteReport& ByteReport::operator+=(const ByteReport& other) {
-  key_full_bytes += other.key_full_bytes;
-  value_full_bytes += other.value_full_bytes;
-  f16_rows_bytes += other.f16_rows_bytes;
-  payload_bytes += other.payload_bytes;
-  scale_bytes += other.scale_bytes;
-  metadata_bytes += other.metadata_bytes;
-  key_kept_bytes += other.key_kept_bytes;
-  value_kept_bytes += other.value_kept_bytes;
-  padding_bytes += other.padding_bytes;
-  reserved_bytes += other.reserved_bytes;
-  observation_bytes += other.observation_bytes;
-  shared_bytes += other.shared_bytes;
+  for (const auto field : kByteReportSums) this->*field += other.*field;
   scratch_peak_bytes = std::max(scratch_peak_bytes, other.scratch_peak_bytes);
-  tokens_seen += other.tokens_seen;
-  rows_kept += other.rows_kept;
-  lifetime_tokens += other.lifetime_tokens;
   return *this;
+}
+
+ByteReport ByteReport::operator*(std::int64_t times) const {
+  ByteReport product = *this;
+  for (const auto field : kByteReportSums) product.*field *= times;
+  return product;
 }
 
 }  // namespace kvsieve

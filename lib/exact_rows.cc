@@ -83,15 +83,21 @@ void ExactRows::ReadRows(const RowShape& shape, Side side, RowIndex first, int c
                out);
 }
 
+ByteReport ExactRows::BytesOf(const RowShape& shape, std::int64_t rows,
+                              const PositionBytes& positions) {
+  ByteReport report;
+  report.key_kept_bytes = rows * static_cast<std::int64_t>(shape.row_bytes(Side::kKey));
+  report.value_kept_bytes = rows * static_cast<std::int64_t>(shape.row_bytes(Side::kValue));
+  report.payload_bytes = report.key_kept_bytes + report.value_kept_bytes;
+  positions.AddTo(report);
+  return report;
+}
+
 void ExactRows::AddBytes(const RowShape& shape, ByteReport& report) const {
-  const auto key_bytes = rows() * static_cast<std::int64_t>(shape.row_bytes(Side::kKey));
-  const auto value_bytes = rows() * static_cast<std::int64_t>(shape.row_bytes(Side::kValue));
-  const std::int64_t position_bytes = positions_.live_bytes();
-  report.payload_bytes += key_bytes + value_bytes;
-  report.metadata_bytes += position_bytes;
-  report.key_kept_bytes += key_bytes + position_bytes;
-  report.value_kept_bytes += value_bytes;
-  report.reserved_bytes += resident_bytes() - key_bytes - value_bytes - position_bytes;
+  const ByteReport held = BytesOf(shape, rows(), positions_.bytes());
+  report += held;
+  report.reserved_bytes +=
+      static_cast<std::int64_t>(keys_.bytes() + values_.bytes()) - held.payload_bytes;
 }
 
 }  // namespace kvsieve

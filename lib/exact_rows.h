@@ -51,17 +51,11 @@ class ExactRows {
   }
   void ReadRows(const RowShape& shape, Side side, RowIndex first, int count, float* out) const;
 
-  // kept_bytes of such rows: payload and positions.
-  static std::int64_t KeptBytes(const RowShape& shape, const PositionSpan& positions) {
-    const std::size_t row_bytes = shape.row_bytes(Side::kKey) + shape.row_bytes(Side::kValue);
-    return positions.rows * static_cast<std::int64_t>(row_bytes) +
-           PositionList::BytesFor(positions);
-  }
+  // What AddBytes says of `rows` rows that were reserved together.
+  static ByteReport BytesOf(const RowShape& shape, std::int64_t rows,
+                            const PositionBytes& positions);
   // Payload, positions and reserve; not rows_kept, which is the caller's count.
   void AddBytes(const RowShape& shape, ByteReport& report) const;
-  std::int64_t resident_bytes() const {
-    return static_cast<std::int64_t>(keys_.bytes() + values_.bytes()) + positions_.resident_bytes();
-  }
 
  private:
   const Buffer& buffer(Side side) const { return side == Side::kKey ? keys_ : values_; }

@@ -107,12 +107,13 @@ std::vector<TokenPos> PositionList::ReadChosen(std::span<const RowIndex> rows) c
   return chosen;
 }
 
-std::int64_t PositionList::BytesFor(const PositionSpan& positions) {
-  if (positions.rows == 0) return 0;
+PositionBytes PositionList::BytesFor(const PositionSpan& positions) {
+  if (positions.rows == 0) return {};
   Store store;
   store.form = FormFor(Form::kRun, positions);
   store.base = positions.first;
-  return store.bytes(positions.rows, positions.last);
+  return {store.bytes(positions.rows, positions.last),
+          store.body_room(positions.rows, positions.last) + store.mark_bytes(positions.rows)};
 }
 
 PositionList::Form PositionList::FormFor(Form now, const PositionSpan& positions) {
@@ -124,10 +125,9 @@ PositionList::Form PositionList::FormFor(Form now, const PositionSpan& positions
   return worth < list_bytes ? Form::kBitmap : Form::kList;
 }
 
-// A bitmap that loses its gaps becomes a run in place, so there is always room for one.
 Status PositionList::Store::Grow(Allocator& allocator, const PositionSpan& room,
                                  const PositionSpan& used) {
-  const std::int64_t body_wanted = std::max(body_bytes(room.rows, room.last), kPositionBytes);
+  const std::int64_t body_wanted = body_room(room.rows, room.last);
   const std::int64_t body_used = used.rows == 0 ? 0 : body_bytes(used.rows, used.last);
   KVS_RETURN_IF_ERROR(body.Grow(allocator, static_cast<std::size_t>(body_wanted),
                                 static_cast<std::size_t>(body_used)));

@@ -9,11 +9,13 @@
 #ifndef KVSIEVE_LIB_POSITION_LIST_H_
 #define KVSIEVE_LIB_POSITION_LIST_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "kvsieve/allocator.h"
+#include "kvsieve/byte_report.h"
 #include "kvsieve/result.h"
 #include "kvsieve/types.h"
 #include "lib/buffer.h"
@@ -27,10 +29,24 @@ struct PositionSpan {
   TokenPos last = 0;
 };
 
+// Of a list of positions.
+struct PositionBytes {
+  std::int64_t live = 0;      // the positions it holds
+  std::int64_t resident = 0;  // asked of the allocator
+
+  // Metadata, on the side of K, and reserve.
+  void AddTo(ByteReport& report) const {
+    report.metadata_bytes += live;
+    report.key_kept_bytes += live;
+    report.reserved_bytes += resident - live;
+  }
+};
+
 class PositionList {
  public:
-  // live_bytes() of a list built with these positions.
-  static std::int64_t BytesFor(const PositionSpan& positions);
+  // bytes() of a list built with these positions. Between spans of as many rows, a longer one takes
+  // as much or more.
+  static PositionBytes BytesFor(const PositionSpan& positions);
 
   // Precondition: `positions` strictly increasing, non-negative.
   static Result<PositionList> Build(Allocator& allocator, std::span<const TokenPos> positions);
@@ -67,6 +83,7 @@ class PositionList {
 
   std::int64_t live_bytes() const { return rows_ == 0 ? 0 : store_.bytes(rows_, last_); }
   std::int64_t resident_bytes() const { return store_.resident_bytes() + next_.resident_bytes(); }
+  PositionBytes bytes() const { return {live_bytes(), resident_bytes()}; }
 
  private:
   enum class Form : std::uint8_t { kRun, kBitmap, kList };
@@ -79,6 +96,10 @@ class PositionList {
     Buffer marks;       // bitmap only: position of rows 0, 64, 128, ...
 
     std::int64_t body_bytes(std::int64_t rows, TokenPos last) const;
+    // A bitmap that loses its gaps becomes a run in place, so there is always room for one.
+    std::int64_t body_room(std::int64_t rows, TokenPos last) const {
+      return std::max<std::int64_t>(body_bytes(rows, last), sizeof(TokenPos));
+    }
     std::int64_t mark_bytes(std::int64_t rows) const;
     std::int64_t bytes(std::int64_t rows, TokenPos last) const {
       return body_bytes(rows, last) + mark_bytes(rows);

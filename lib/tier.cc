@@ -39,6 +39,36 @@ int SlotsOfGroups(std::uint64_t slots, int group_rows) {
 
 constexpr Side kSides[] = {Side::kKey, Side::kValue};
 
+// Slots of the block that holds the first of `rows` rows.
+int CapacityFor(const LayerStore& store, std::int64_t rows) {
+  const int unit = std::max(kPanelRows, store.group_rows());
+  return static_cast<int>(RoundUp(std::min<std::int64_t>(rows, kBlockRows), unit));
+}
+
+// One side of a block of which `slots` hold rows. Slots behind the last group are room for rows to
+// come; those that rows left behind in a group are padding, but its scales are all in use.
+ByteReport BlockBytes(const Codec& codec, int group_rows, int capacity_rows, std::uint64_t slots) {
+  const RowBytes row = codec.row_bytes();
+  const std::int64_t room = capacity_rows - RoundUp(SlotsUsed(slots), group_rows);
+  ByteReport report;
+  report.payload_bytes = std::popcount(slots) * row.codes;
+  report.scale_bytes = SlotsOfGroups(slots, codec.group_rows()) * row.scales;
+  const std::int64_t kept = report.payload_bytes + report.scale_bytes;
+  (codec.side() == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) = kept;
+  report.reserved_bytes = room * (row.codes + row.scales);
+  report.padding_bytes =
+      static_cast<std::int64_t>(codec.BlockBytes(capacity_rows)) - kept - report.reserved_bytes;
+  return report;
+}
+
+ByteReport StatsBytes(const Chain& chain) {
+  ByteReport report;
+  report.metadata_bytes = std::int64_t{chain.stats_floats()} * 4;
+  (chain.side() == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) =
+      report.metadata_bytes;
+  return report;
+}
+
 }  // namespace
 
 const float* Tier::stats(Side side) const {
@@ -81,11 +111,6 @@ Result<Tier::Block> Tier::NewBlock(Allocator& allocator, int capacity_rows) cons
   KVS_ASSIGN_OR_RETURN(block.memory, Buffer::Allocate(allocator, block_bytes(capacity_rows)));
   block.capacity_rows = capacity_rows;
   return block;
-}
-
-int Tier::CapacityFor(std::int64_t rows) const {
-  const int unit = std::max(kPanelRows, store_->group_rows());
-  return static_cast<int>(RoundUp(std::min<std::int64_t>(rows, kBlockRows), unit));
 }
 
 int Tier::blocks() const {
@@ -135,7 +160,7 @@ Status Tier::Reserve(Allocator& allocator, std::span<const TokenPos> positions) 
   const std::int64_t total = NextSlot() + static_cast<std::int64_t>(positions.size());
   const auto count = static_cast<std::size_t>(RoundUp(total, kBlockRows) / kBlockRows);
   const auto capacity_of = [&](std::size_t b) {
-    return CapacityFor(total - static_cast<std::int64_t>(b) * kBlockRows);
+    return CapacityFor(*store_, total - static_cast<std::int64_t>(b) * kBlockRows);
   };
   if (!blocks_.empty() && blocks_.back().capacity_rows < capacity_of(blocks_.size() - 1)) {
     KVS_RETURN_IF_ERROR(GrowOpenBlock(allocator, capacity_of(blocks_.size() - 1)));
@@ -283,7 +308,7 @@ Result<Tier::Kept> Tier::Keep(Allocator& allocator, std::span<const RowIndex> ro
   const std::vector<std::int64_t> to = SlotsWhenKept(rows);
   const std::int64_t total = to.empty() ? 0 : to.back() + 1;
   for (std::int64_t done = 0; done < total; done += kBlockRows) {
-    KVS_ASSIGN_OR_RETURN(Block block, NewBlock(allocator, CapacityFor(total - done)));
+    KVS_ASSIGN_OR_RETURN(Block block, NewBlock(allocator, CapacityFor(*store_, total - done)));
     kept.blocks.push_back(std::move(block));
   }
   MoveRows(rows, to, kept);
@@ -307,52 +332,33 @@ void Tier::ReadRows(Side side, RowIndex first, int count, float* out) const {
   }
 }
 
-std::int64_t Tier::KeptBytes(const LayerStore& store, const PositionSpan& positions) {
-  std::int64_t bytes = PositionList::BytesFor(positions);
+ByteReport Tier::BytesOf(const LayerStore& store, std::int64_t rows,
+                         const PositionBytes& positions) {
+  const std::int64_t full_blocks = rows / kBlockRows;
+  const std::int64_t open_rows = rows % kBlockRows;
+  ByteReport report;
   for (const Chain* chain : {store.key.get(), store.value.get()}) {
-    const Codec& codec = chain->codec();
-    bytes += positions.rows * codec.row_bytes().codes +
-             RoundUp(positions.rows, codec.group_rows()) * codec.row_bytes().scales +
-             std::int64_t{chain->stats_floats()} * 4;
+    report += StatsBytes(*chain);
+    const auto block = [&](int capacity_rows, std::int64_t block_rows) {
+      return BlockBytes(chain->codec(), store.group_rows(), capacity_rows,
+                        ~std::uint64_t{0} >> (kBlockRows - block_rows));
+    };
+    report += block(kBlockRows, kBlockRows) * full_blocks;
+    if (open_rows > 0) report += block(CapacityFor(store, open_rows), open_rows);
   }
-  return bytes;
-}
-
-// Slots behind the last group are room for rows to come; those that rows left behind in a group
-// are padding, but its scales are all in use.
-void Tier::AddBlockBytes(Side side, const Block& block, ByteReport& report) const {
-  const Codec& codec = chain(side).codec();
-  const RowBytes row = codec.row_bytes();
-  const std::int64_t codes = std::popcount(block.slots) * row.codes;
-  const std::int64_t scales = SlotsOfGroups(block.slots, codec.group_rows()) * row.scales;
-  const std::int64_t room =
-      block.capacity_rows - RoundUp(SlotsUsed(block.slots), store_->group_rows());
-  const std::int64_t reserved = room * (row.codes + row.scales);
-  report.payload_bytes += codes;
-  report.scale_bytes += scales;
-  (side == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) += codes + scales;
-  report.reserved_bytes += reserved;
-  report.padding_bytes +=
-      static_cast<std::int64_t>(codec.BlockBytes(block.capacity_rows)) - codes - scales - reserved;
+  positions.AddTo(report);
+  return report;
 }
 
 void Tier::AddBytes(ByteReport& report) const {
   for (const Side side : kSides) {
-    const std::int64_t stats_bytes =
-        stats_.bytes() == 0 ? 0 : std::int64_t{chain(side).stats_floats()} * 4;
-    report.metadata_bytes += stats_bytes;
-    (side == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) += stats_bytes;
-    for (const Block& block : blocks_) AddBlockBytes(side, block, report);
+    if (stats_.bytes() > 0) report += StatsBytes(chain(side));
+    for (const Block& block : blocks_) {
+      report +=
+          BlockBytes(chain(side).codec(), store_->group_rows(), block.capacity_rows, block.slots);
+    }
   }
-  report.metadata_bytes += positions_.live_bytes();
-  report.key_kept_bytes += positions_.live_bytes();
-  report.reserved_bytes += positions_.resident_bytes() - positions_.live_bytes();
-}
-
-std::int64_t Tier::resident_bytes() const {
-  std::size_t bytes = stats_.bytes();
-  for (const Block& block : blocks_) bytes += block.memory.bytes();
-  return static_cast<std::int64_t>(bytes) + positions_.resident_bytes();
+  positions_.bytes().AddTo(report);
 }
 
 }  // namespace kvsieve

@@ -78,10 +78,11 @@ class Tier {
   ConstBlockRef block(int b, Side side) const;
   void ReadRows(Side side, RowIndex first, int count, float* out) const;
 
-  // kept_bytes of a new tier that holds such rows: codes, scales, statistics and positions.
-  static std::int64_t KeptBytes(const LayerStore& store, const PositionSpan& positions);
+  // What AddBytes says of a tier of `rows` rows in whole groups: codes, scales, statistics,
+  // positions, padding and the room of the open block.
+  static ByteReport BytesOf(const LayerStore& store, std::int64_t rows,
+                            const PositionBytes& positions);
   void AddBytes(ByteReport& report) const;
-  std::int64_t resident_bytes() const;
 
  private:
   // One allocation: the K side, then the V side.
@@ -99,13 +100,11 @@ class Tier {
   std::size_t block_bytes(int capacity_rows) const;
   Result<Block> NewBlock(Allocator& allocator, int capacity_rows) const;
   Status GrowOpenBlock(Allocator& allocator, int capacity_rows);
-  int CapacityFor(std::int64_t rows) const;
 
   std::int64_t NextSlot() const;
   Place PlaceOf(RowIndex row) const;
   std::vector<std::int64_t> SlotsWhenKept(std::span<const RowIndex> rows) const;
   void MoveRows(std::span<const RowIndex> rows, std::span<const std::int64_t> to, Kept& kept) const;
-  void AddBlockBytes(Side side, const Block& block, ByteReport& report) const;
 
   const LayerStore* store_;
   Buffer stats_;  // K's floats, then V's

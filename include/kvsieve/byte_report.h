@@ -51,6 +51,7 @@ struct ByteReport {
   std::optional<double> resident_ratio() const;  // full / resident
 
   ByteReport& operator+=(const ByteReport& other);
+  ByteReport operator*(std::int64_t times) const;  // the sum of so many alike
 };
 
 inline ByteReport operator+(ByteReport a, const ByteReport& b) { return a += b; }

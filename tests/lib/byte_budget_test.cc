@@ -266,7 +266,8 @@ TEST(ByteBudget, PositionsAreSizedBeforehandAsTheyWillBe) {
     const PositionSpan span = positions.empty() ? PositionSpan()
                                                 : PositionSpan{static_cast<std::int64_t>(rows),
                                                                positions.front(), positions.back()};
-    EXPECT_EQ(PositionList::BytesFor(span), list->live_bytes()) << "round " << round;
+    EXPECT_EQ(PositionList::BytesFor(span).live, list->bytes().live) << "round " << round;
+    EXPECT_EQ(PositionList::BytesFor(span).resident, list->bytes().resident) << "round " << round;
   }
 }
 
