@@ -2,12 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <numeric>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lib/attention.h"
@@ -23,9 +21,10 @@ using cache_test::MustAttend;
 using cache_test::MustCreate;
 using cache_test::Positions;
 using cache_test::Prompt;
-using cache_test::StateOf;
 
-constexpr const char* kStores[] = {"kv=f16", "kv=int8", "kv=int4", "kv=turbo4", "kv=turbo3"};
+constexpr const char* kStores[] = {"kv=f16",    "kv=bf16",    "kv=fp8",  "kv=int8",
+                                   "kv=int4",   "kv=int3",    "kv=int2", "kv=turbo4",
+                                   "kv=turbo3", "kv=channel", "kv=q8_0", "kv=q4_0"};
 
 Cache Finished(std::string_view spec, const Prompt& prompt) {
   Cache cache = MustCreate(spec, {prompt.layer});
@@ -109,7 +108,8 @@ TEST(Cases, U39_HeadsDoNotMix) {
     Prompt prompt = MakePrompt(layer, 100, 8);
     std::fill_n(prompt.values.begin(), 100 * dim, 1.0F);
     std::fill_n(prompt.values.begin() + 100 * dim, 100 * dim, -1.0F);
-    for (const char* store : {"kv=f16", "kv=int8", "kv=int4", "k=hadamard+int8, v=int8"}) {
+    for (const char* store : {"kv=f16", "kv=int8", "kv=int4", "k=hadamard+int8, v=int8", "kv=fp8",
+                              "kv=int3", "kv=int2(sym)", "kv=q8_0", "kv=q4_0", "kv=channel"}) {
       SCOPED_TRACE(store);
       const Cache cache = Finished(std::string("none | ") + store, prompt);
       cache_test::OnEveryTarget([&] {
@@ -127,8 +127,10 @@ TEST(Cases, U39_HeadsDoNotMix) {
 // 512 appends of one row: no step is off, and the last is no worse than the first.
 TEST(Cases, U51_ManyDecodeStepsStayRight) {
   const LayerSpec layer = MakeLayer(2, 1, 64, 64);
-  for (const char* store : {"kv=int8", "kv=int4"}) {
+  for (const char* store : {"kv=int8", "kv=int4", "kv=q8_0", "kv=q4_0"}) {
     SCOPED_TRACE(store);
+    double early = 0;
+    double late = 0;
     const std::string spec = StrCat("none | ", store);
     const cache_test::QueryRounding rounding = cache_test::RoundingOf(spec, layer);
     Cache cache = MustCreate(spec, {layer});
@@ -148,7 +150,13 @@ TEST(Cases, U51_ManyDecodeStepsStayRight) {
         cache_test::ExpectAttentionNear(attended, exact, 64, 1e-3, 1e-3);
       }
       if (HasFatalFailure()) return;
+      for (const cache_test::OutputError& error : cache_test::OutputErrors(attended, exact, 64)) {
+        if (step >= 128) (step < 320 ? early : late) += error.relative();
+      }
     }
+    // Errors fall with the number of rows as outputs do, so relative ones stay. 384 of each half,
+    // independent, of norms over 64 elements: their means have deviations below 3 %.
+    EXPECT_LT(late, 1.2 * early);
   }
 }
 
@@ -187,7 +195,8 @@ TEST(Cases, U58_TwoKvHeadsAndCoarseValues) {
   for (const int query_heads : {8, 16}) {
     const LayerSpec layer = MakeLayer(query_heads, 2, 64, 64);
     const Prompt prompt = MakePrompt(layer, 1024, 12);
-    for (const char* store : {"k=int8, v=turbo2", "k=int8, v=turbo3", "k=int8, v=int4"}) {
+    for (const char* store : {"k=int8, v=turbo2", "k=int8, v=turbo3", "k=int8, v=int2",
+                              "k=int8, v=int3", "k=int8, v=int4", "k=q8_0, v=q4_0"}) {
       SCOPED_TRACE(store);
       ExpectDecodedOracle(Finished(std::string("none | ") + store, prompt), {1024, 500});
     }
@@ -210,7 +219,9 @@ TEST(Cases, U60_LongUniformSumsDoNotOverflow) {
   const LayerSpec layer = MakeLayer(1, 1, 32, 32);
   Prompt prompt = MakePrompt(layer, 65536, 13);
   std::fill(prompt.values.begin(), prompt.values.end(), 2.0F);
-  for (const char* store : {"kv=f16", "kv=int8"}) {
+  for (const char* store :
+       {"kv=f16", "kv=bf16", "kv=fp8", "kv=int8", "kv=int4", "kv=int2", "kv=q8_0", "kv=q4_0"}) {
+    SCOPED_TRACE(store);
     const Cache cache = Finished(std::string("none | ") + store, prompt);
     cache_test::OnEveryTarget([&] {
       const Attended attended = MustAttend(cache, 0, std::vector<float>(32), Positions(65536, 1));
@@ -311,76 +322,6 @@ TEST(Cases, U62_HeadsMayKeepDifferentNumbersOfRows) {
   ASSERT_TRUE(Attend(job, serial, memory, attended.out.data(), attended.lse.data()).ok());
   cache_test::ExpectAttentionNear(attended, oracle::Attend(layer, rows, queries, positions), 64,
                                   1e-3, 1e-3);
-}
-
-// A sequence does not know who shares its batch (U79, U81): codes and outputs are those of a run
-// alone, whatever other sequences do or when they leave.
-TEST(Cases, U79_U81_SequencesOfABatchAreIndependent) {
-  const LayerSpec layer = MakeLayer(4, 2, 64, 64);
-  const auto run = [&](Cache& cache, int sequence, std::int64_t rows, TokenPos first, Phase phase) {
-    cache_test::MustAppend(
-        cache, 0, MakePrompt(layer, rows, static_cast<std::uint64_t>(sequence) + 20, first), 0,
-        phase);
-  };
-  const auto pipeline = cache_test::MustParse("random(budget=50) | kv=int4 | tail=7");
-  const auto sequence = [&](int s) {
-    Cache cache = *Cache::Create(pipeline, {layer}, {});
-    run(cache, s, 60 + 10 * s, 0, Phase::kPrefill);
-    return cache;
-  };
-  for (const int size : {1, 2, 5}) {
-    std::vector<Cache> batch;
-    for (int s = 0; s < size; ++s) batch.push_back(sequence(s));
-    for (Cache& cache : batch) ASSERT_TRUE(cache.FinishPrefill().ok());
-    if (size > 1) batch.pop_back();  // the longest leaves
-    for (int s = 0; s < std::ssize(batch); ++s) {
-      run(batch[s], s, 1, 60 + 10 * s, Phase::kDecode);
-    }
-    for (int s = 0; s < std::ssize(batch); ++s) {
-      Cache alone = sequence(s);
-      ASSERT_TRUE(alone.FinishPrefill().ok());
-      run(alone, s, 1, 60 + 10 * s, Phase::kDecode);
-      EXPECT_EQ(StateOf(batch[s]), StateOf(alone));
-    }
-  }
-}
-
-// Sixteen sequences in sixteen threads see only their own values; readers share a cache.
-TEST(Cases, U84_ConcurrentSequencesDoNotLeak) {
-  const LayerSpec layer = MakeLayer(4, 2, 64, 64);
-  const auto pipeline = cache_test::MustParse("random(budget=40) | kv=int8 | tail=3");
-  std::atomic<int> wrong{0};
-  const auto expect_constant = [&](const Cache& cache, float value, TokenPos position) {
-    AttendScratch scratch;
-    const std::vector<float> queries = cache_test::UniformRows(4 * 64, 50);
-    std::vector<float> out(4 * 64);
-    const bool ok = cache
-                        .Attend(0, std::vector<TokenPos>{position},
-                                HeadsView::HeadMajor(queries.data(), 4, 1, 64), {}, scratch,
-                                out.data(), nullptr)
-                        .ok();
-    wrong += !ok;
-    for (const float x : out) wrong += std::fabs(x - value) > value / 100;
-  };
-  const auto live = [&](int sequence) {
-    const float value = 1.0F + static_cast<float>(sequence);
-    Cache cache = *Cache::Create(pipeline, {layer}, {});
-    Prompt prompt = MakePrompt(layer, 150, static_cast<std::uint64_t>(sequence));
-    std::fill(prompt.values.begin(), prompt.values.end(), value);
-    wrong += !cache_test::AppendRows(cache, 0, Phase::kPrefill, prompt, 0, 100).ok();
-    wrong += !cache.FinishPrefill().ok();
-    for (std::int64_t step = 100; step < 150; ++step) {
-      wrong += !cache_test::AppendRows(cache, 0, Phase::kDecode, prompt, step, 1).ok();
-      expect_constant(cache, value, static_cast<TokenPos>(step));
-    }
-    std::vector<std::thread> readers;
-    for (int r = 0; r < 4; ++r) readers.emplace_back([&] { expect_constant(cache, value, 149); });
-    for (std::thread& reader : readers) reader.join();
-  };
-  std::vector<std::thread> threads;
-  for (int s = 0; s < 16; ++s) threads.emplace_back(live, s);
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace

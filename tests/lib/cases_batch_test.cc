@@ -2,10 +2,14 @@
 // restated. A batch is one cache per sequence, each of its own length; there is no padding.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -158,6 +162,75 @@ TEST(Cases, U83_AnExceptionInTheMiddleOfACallLeavesNoTrace) {
     MustAttend(cache, 0, UniformRows(4 * 32, 4), Positions(300, 1));
   }
   EXPECT_EQ(allocator.live_bytes(), 0);
+}
+
+// A sequence does not know who shares its batch (U79, U81): codes and outputs are those of a run
+// alone, whatever other sequences do or when they leave.
+TEST(Cases, U79_U81_SequencesOfABatchAreIndependent) {
+  const LayerSpec layer = MakeLayer(4, 2, 64, 64);
+  const auto run = [&](Cache& cache, int sequence, std::int64_t rows, TokenPos first, Phase phase) {
+    MustAppend(cache, 0, MakePrompt(layer, rows, static_cast<std::uint64_t>(sequence) + 20, first),
+               0, phase);
+  };
+  const auto pipeline = MustParse("random(budget=50) | kv=int4 | tail=7");
+  const auto sequence = [&](int s) {
+    Cache cache = *Cache::Create(pipeline, {layer}, {});
+    run(cache, s, 60 + 10 * s, 0, Phase::kPrefill);
+    return cache;
+  };
+  for (const int size : {1, 2, 5}) {
+    std::vector<Cache> batch;
+    for (int s = 0; s < size; ++s) batch.push_back(sequence(s));
+    for (Cache& cache : batch) ASSERT_TRUE(cache.FinishPrefill().ok());
+    if (size > 1) batch.pop_back();  // the longest leaves
+    for (int s = 0; s < std::ssize(batch); ++s) {
+      run(batch[s], s, 1, 60 + 10 * s, Phase::kDecode);
+    }
+    for (int s = 0; s < std::ssize(batch); ++s) {
+      Cache alone = sequence(s);
+      ASSERT_TRUE(alone.FinishPrefill().ok());
+      run(alone, s, 1, 60 + 10 * s, Phase::kDecode);
+      EXPECT_EQ(StateOf(batch[s]), StateOf(alone));
+    }
+  }
+}
+
+// Sixteen sequences in sixteen threads see only their own values; readers share a cache.
+TEST(Cases, U84_ConcurrentSequencesDoNotLeak) {
+  const LayerSpec layer = MakeLayer(4, 2, 64, 64);
+  const auto pipeline = MustParse("random(budget=40) | kv=int8 | tail=3");
+  std::atomic<int> wrong{0};
+  const auto expect_constant = [&](const Cache& cache, float value, TokenPos position) {
+    AttendScratch scratch;
+    const std::vector<float> queries = UniformRows(4 * 64, 50);
+    std::vector<float> out(4 * 64);
+    const bool ok = cache
+                        .Attend(0, std::vector<TokenPos>{position},
+                                HeadsView::HeadMajor(queries.data(), 4, 1, 64), {}, scratch,
+                                out.data(), nullptr)
+                        .ok();
+    wrong += !ok;
+    for (const float x : out) wrong += std::fabs(x - value) > value / 100;
+  };
+  const auto live = [&](int sequence) {
+    const float value = 1.0F + static_cast<float>(sequence);
+    Cache cache = *Cache::Create(pipeline, {layer}, {});
+    Prompt prompt = MakePrompt(layer, 150, static_cast<std::uint64_t>(sequence));
+    std::fill(prompt.values.begin(), prompt.values.end(), value);
+    wrong += !AppendRows(cache, 0, Phase::kPrefill, prompt, 0, 100).ok();
+    wrong += !cache.FinishPrefill().ok();
+    for (std::int64_t step = 100; step < 150; ++step) {
+      wrong += !AppendRows(cache, 0, Phase::kDecode, prompt, step, 1).ok();
+      expect_constant(cache, value, static_cast<TokenPos>(step));
+    }
+    std::vector<std::thread> readers;
+    for (int r = 0; r < 4; ++r) readers.emplace_back([&] { expect_constant(cache, value, 149); });
+    for (std::thread& reader : readers) reader.join();
+  };
+  std::vector<std::thread> threads;
+  for (int s = 0; s < 16; ++s) threads.emplace_back(live, s);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace

@@ -144,7 +144,8 @@ TEST(Cases, U71_BytesOfCommonFormats) {
     std::int64_t bytes;
   };
   for (const Format format :
-       {Format{"f16", 1073741824 / 32}, Format{"int4(group=32,sym)", 301989888 / 32}}) {
+       {Format{"f16", 1073741824 / 32}, Format{"q8_0", 570425344 / 32},
+        Format{"q4_0", 301989888 / 32}, Format{"int4(group=32,sym)", 301989888 / 32}}) {
     const Cache cache = Finished(std::string("none | kv=") + format.codec, layer, 8192);
     EXPECT_EQ(cache.Report().payload_bytes + cache.Report().scale_bytes, format.bytes);
     EXPECT_EQ(cache.Report().padding_bytes, 0);
