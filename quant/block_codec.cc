@@ -36,6 +36,18 @@ void BlockCodec::MoveRow(ConstBlockRef from, int from_row, BlockRef to, int to_r
   }
 }
 
+// As if never written.
+void BlockCodec::WipeRows(BlockRef block, int first_row, int count) const {
+  CodeRow zeros = {};
+  for (int r = first_row; r < first_row + count; ++r) {
+    StoreCodes(layout_, block, r, zeros);
+    for (int g = 0; g < layout_.groups; ++g) {
+      ScalePlane(layout_, block)[g * block.capacity_rows + r] = 0;
+      if (layout_.zeros) ZeroPlane(layout_, block)[g * block.capacity_rows + r] = 0;
+    }
+  }
+}
+
 KernelBlock BlockCodec::MakeKernelBlock(ConstBlockRef block, int rows, Prefetch ahead) const {
   KernelBlock view;
   view.codes = block.data;

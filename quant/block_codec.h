@@ -4,10 +4,17 @@
 #define KVSIEVE_QUANT_BLOCK_CODEC_H_
 
 #include "kvsieve/codec.h"
+#include "quant/code_tile.h"
+#include "quant/group_codes.h"
 #include "quant/kernels.h"
 #include "quant/layout.h"
 
 namespace kvsieve::quant {
+
+// What the next tile will read, while this one is encoded.
+inline void PrefetchRows(const float* rows, int floats) {
+  for (int j = 0; j < floats; j += 16) __builtin_prefetch(rows + j);
+}
 
 class BlockCodec : public Codec {
  public:
@@ -23,11 +30,37 @@ class BlockCodec : public Codec {
   explicit BlockCodec(const BlockLayout& layout) : layout_(layout) {}
   const BlockLayout& layout() const { return layout_; }
 
+  // Encode, a tile at a time, so that a row is read from memory once: check(first, rows, count)
+  // says whether rows [first, first + count) can be stored, encode(rows, planes, count) fills codes
+  // and scales. Where a check fails, the rows before it are wiped out again.
+  template <class Check, class EncodeTile>
+  Status EncodeTiles(const float* rows, int count, BlockRef block, int first_row, Check check,
+                     EncodeTile encode) const {
+    CodeTile tile(layout_.dim);
+    Status status;
+    ForEachTile(first_row, count, [&](int first, int tile_rows) {
+      if (!status.ok()) return;
+      const float* tile_data = rows + std::ptrdiff_t{first} * layout_.dim;
+      status = check(first, tile_data, tile_rows);
+      if (!status.ok()) return WipeRows(block, first_row, first);
+      PrefetchRows(tile_data + std::ptrdiff_t{tile_rows} * layout_.dim,
+                   std::min(kTileRows, count - first - tile_rows) * layout_.dim);
+      const int at = first_row + first;
+      TilePlanes planes{&tile, ScalePlane(layout_, block) + at, nullptr, block.capacity_rows};
+      if (layout_.zeros) planes.zeros = ZeroPlane(layout_, block) + at;
+      encode(tile_data, tile_rows, planes);
+      StoreTile(layout_, block, at, tile_rows, tile);
+    });
+    return status;
+  }
+
   // The block as a fused kernel takes it: planes filled in, codebook and scale type left to the
   // caller.
   KernelBlock MakeKernelBlock(ConstBlockRef block, int rows, Prefetch ahead) const;
 
  private:
+  void WipeRows(BlockRef block, int first_row, int count) const;
+
   BlockLayout layout_;
 };
 

@@ -163,20 +163,25 @@ void LoadNibbles(const BlockLayout& layout, const std::uint8_t* block, int r, st
 
 }  // namespace
 
-void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block, CodeRow& row) {
-  const auto padded = static_cast<int>(RoundUp(static_cast<std::size_t>(layout.dim), kUnitCodes));
-  std::fill(row.codes + layout.dim, row.codes + padded, std::uint8_t{0});
+void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block,
+                const std::uint8_t* codes) {
   switch (layout.codes) {
     case CodeLayout::kInt8:
-      return StoreInt8(layout, block.data, row_in_block, row.codes);
+      return StoreInt8(layout, block.data, row_in_block, codes);
     case CodeLayout::kNibble:
-      return StoreNibbles(layout, block.data, row_in_block, row.codes);
+      return StoreNibbles(layout, block.data, row_in_block, codes);
     case CodeLayout::kBitPlanes:
-      return StoreBitPlanes(layout, block.data, row_in_block, row.codes);
+      return StoreBitPlanes(layout, block.data, row_in_block, codes);
     case CodeLayout::kHalf:
       break;
   }
   KVS_DCHECK(false);
+}
+
+void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block, CodeRow& row) {
+  const auto padded = static_cast<int>(RoundUp(static_cast<std::size_t>(layout.dim), kUnitCodes));
+  std::fill(row.codes + layout.dim, row.codes + padded, std::uint8_t{0});
+  StoreCodes(layout, block, row_in_block, row.codes);
 }
 
 void LoadCodes(const BlockLayout& layout, ConstBlockRef block, int row_in_block, CodeRow& row) {

@@ -35,4 +35,14 @@ Status CheckGgmlRow(const float* row, int dim, std::int64_t row_index, std::stri
                                 ", its scales are f16 (int8 and turbo hold more)"));
 }
 
+Status CheckGgmlRows(const float* rows, int count, int dim, std::int64_t first,
+                     std::string_view codec, float divisor) {
+  if (AbsMax(rows, count * dim) <= kF16Max * divisor) return Status::Ok();
+  for (int r = 0; r < count; ++r) {
+    KVS_RETURN_IF_ERROR(
+        CheckGgmlRow(rows + std::ptrdiff_t{r} * dim, dim, first + r, codec, divisor));
+  }
+  return Status::Ok();
+}
+
 }  // namespace kvsieve::quant

@@ -40,6 +40,9 @@ Status CheckGgmlDim(const SpecCall& call, int dim, std::string_view other_codec)
 // in f16.
 Status CheckGgmlRow(const float* row, int dim, std::int64_t row_index, std::string_view codec,
                     float divisor);
+// f32 [count, dim], the first of which is row `first`.
+Status CheckGgmlRows(const float* rows, int count, int dim, std::int64_t first,
+                     std::string_view codec, float divisor);
 
 }  // namespace kvsieve::quant
 

@@ -12,7 +12,7 @@
 namespace kvsieve::quant {
 namespace {
 
-constexpr float kLimit = 127.0F;
+constexpr int kLimit = 127;
 
 class Int8Codec final : public BlockCodec {
  public:
@@ -28,20 +28,14 @@ class Int8Codec final : public BlockCodec {
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,
                 int first_row) const override {
-    const std::ptrdiff_t stride = dim();
-    for (int r = 0; r < count; ++r) {
-      KVS_RETURN_IF_ERROR(CheckScaled(rows + r * stride, dim(), r, "int8"));
-    }
-    CodeRow codes;
-    std::uint16_t* scales = ScalePlane(layout(), block);
-    for (int r = 0; r < count; ++r) {
-      const float* row = rows + r * stride;
-      const BF16 scale = ToBF16RoundUp(AbsMax(row, dim()) / kLimit);
-      RoundToCodes(row, dim(), 0.0F, ToFloat(scale), {-kLimit, kLimit, 0}, codes.codes);
-      StoreCodes(layout(), block, first_row + r, codes);
-      scales[first_row + r] = scale.bits;
-    }
-    return Status::Ok();
+    return EncodeTiles(
+        rows, count, block, first_row,
+        [&](int first, const float* tile, int tile_rows) {
+          return CheckScaledRows(tile, tile_rows, dim(), first, "int8");
+        },
+        [&](const float* tile, int tile_rows, const TilePlanes& to) {
+          EncodeSym({tile, tile_rows, dim(), dim()}, {kLimit, 0}, to);
+        });
   }
 
   void Decode(const float*, ConstBlockRef block, int first_row, int count,

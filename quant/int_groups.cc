@@ -106,8 +106,7 @@ class GroupCodec final : public BlockCodec {
             {LayoutOf(options.bits), side, dim, options.bits, dim / group, !options.symmetric}),
         group_(group),
         symmetric_(options.symmetric),
-        asym_limit_(static_cast<float>((1 << options.bits) - 1)),
-        sym_limit_(static_cast<float>((1 << (options.bits - 1)) - 1)),
+        limit_((1 << (symmetric_ ? options.bits - 1 : options.bits)) - 1),
         sym_bias_(1 << (options.bits - 1)),
         name_(StrCat("int", options.bits)),
         canonical_(options.Canonical()) {
@@ -127,23 +126,16 @@ class GroupCodec final : public BlockCodec {
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,
                 int first_row) const override {
-    const std::ptrdiff_t stride = dim();
-    for (int r = 0; r < count; ++r) {
-      KVS_RETURN_IF_ERROR(CheckScaled(rows + r * stride, dim(), r, name_));
-    }
-    CodeRow codes;
-    for (int r = 0; r < count; ++r) {
-      for (int g = 0; g < layout().groups; ++g) {
-        const float* values = rows + r * stride + g * group_;
-        const int at = g * block.capacity_rows + first_row + r;
-        std::uint8_t* group_codes = codes.codes + g * group_;
-        ScalePlane(layout(), block)[at] =
-            symmetric_ ? EncodeSym(values, group_codes)
-                       : EncodeAsym(values, group_codes, &ZeroPlane(layout(), block)[at]);
-      }
-      StoreCodes(layout(), block, first_row + r, codes);
-    }
-    return Status::Ok();
+    return EncodeTiles(
+        rows, count, block, first_row,
+        [&](int first, const float* tile, int tile_rows) {
+          return CheckScaledRows(tile, tile_rows, dim(), first, name_);
+        },
+        [&](const float* tile, int tile_rows, const TilePlanes& to) {
+          const GroupedRows grouped{tile, tile_rows, dim(), group_};
+          if (symmetric_) return EncodeSym(grouped, {limit_, sym_bias_}, to);
+          EncodeAsym(grouped, limit_, to);
+        });
   }
 
   void Decode(const float*, ConstBlockRef block, int first_row, int count,
@@ -203,30 +195,10 @@ class GroupCodec final : public BlockCodec {
     return view;
   }
 
-  // Both return the bits of the scale.
-  std::uint16_t EncodeSym(const float* values, std::uint8_t* codes) const {
-    const BF16 scale = ToBF16RoundUp(AbsMax(values, group_) / sym_limit_);
-    RoundToCodes(values, group_, 0.0F, ToFloat(scale), {-sym_limit_, sym_limit_, sym_bias_}, codes);
-    return scale.bits;
-  }
-  std::uint16_t EncodeAsym(const float* values, std::uint8_t* codes,
-                           std::uint16_t* zero_bits) const {
-    const MinMax range = FindMinMax(values, group_);
-    // -0 and +0 compare equal, so which of them is the minimum depends on the order: store +0.
-    const F16 zero = range.min == 0.0F ? F16{0} : ToF16RoundDown(range.min);
-    const float base = ToFloat(zero);
-    const float span = range.max > base ? range.max - base : 0.0F;
-    const BF16 scale = ToBF16RoundUp(span / asym_limit_);
-    RoundToCodes(values, group_, base, ToFloat(scale), {0.0F, asym_limit_, 0}, codes);
-    *zero_bits = zero.bits;
-    return scale.bits;
-  }
-
   int group_;
   bool symmetric_;
-  float asym_limit_;
-  float sym_limit_;
-  int sym_bias_;
+  int limit_;                     // the largest code, before the bias
+  int sym_bias_;                  // of a code as stored
   Codebook levels_ = {{}, 1.0F};  // of the fused kernels
   std::string name_;
   std::string canonical_;

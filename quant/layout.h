@@ -61,6 +61,11 @@ struct BlockLayout {
     }
     return bytes;
   }
+  // Keys: lines of 16 rows times 4 bytes in a panel. A unit of 32 dims fills `bits` of them.
+  constexpr int panel_lines() const {
+    const int unit = codes == CodeLayout::kBitPlanes ? UnitCodes(bits) : 32 / bits;
+    return (dim + unit - 1) / unit * unit * bits / 32;
+  }
   constexpr std::int64_t scale_row_bytes() const { return std::int64_t{groups} * (zeros ? 4 : 2); }
 
   constexpr std::size_t code_plane_bytes(int capacity_rows) const {

@@ -26,15 +26,6 @@ constexpr float kLargestCode = 8.0F;
 constexpr int kBias = 8;
 constexpr Codebook kLevels = {{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}, 1.0F};
 
-// Zero for a block of zeros, of either sign.
-float LargestElement(const float* values) {
-  const float magnitude = AbsMax(values, kGgmlBlock);
-  if (magnitude == 0.0F) return 0.0F;
-  int j = 0;
-  while (std::fabs(values[j]) != magnitude) ++j;
-  return values[j];
-}
-
 class Q4_0Codec final : public BlockCodec {
  public:
   Q4_0Codec(int dim, Side side) : BlockCodec(Q4_0Layout(dim, side)) {}
@@ -48,22 +39,20 @@ class Q4_0Codec final : public BlockCodec {
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,
                 int first_row) const override {
-    const std::ptrdiff_t stride = dim();
-    for (int r = 0; r < count; ++r) KVS_RETURN_IF_ERROR(CheckRow(rows + r * stride, r));
-    CodeRow codes;
-    std::uint16_t* scales = ScalePlane(layout(), block);
-    for (int r = 0; r < count; ++r) {
-      for (int g = 0; g < layout().groups; ++g) {
-        const float* values = rows + r * stride + g * kGgmlBlock;
-        const float scale = LargestElement(values) / -kLargestCode;
-        const std::uint16_t bits = ToF16(scale).bits;
-        TruncateToNibbles(values, kGgmlBlock, GgmlInverse(scale), codes.codes + g * kGgmlBlock);
-        FlipQ4_0(side(), bits, codes.codes + g * kGgmlBlock);
-        scales[g * block.capacity_rows + first_row + r] = bits;
-      }
-      StoreCodes(layout(), block, first_row + r, codes);
-    }
-    return Status::Ok();
+    return EncodeTiles(
+        rows, count, block, first_row,
+        [&](int first, const float* tile, int tile_rows) {
+          return CheckGgmlRows(tile, tile_rows, dim(), first, "q4_0", kLargestCode);
+        },
+        [&](const float* tile, int tile_rows, const TilePlanes& to) {
+          EncodeQ4_0({tile, tile_rows, dim(), kGgmlBlock}, to);
+          for (int r = 0; r < tile_rows; ++r) {
+            for (int g = 0; g < layout().groups; ++g) {
+              FlipQ4_0(side(), to.scales[g * to.capacity_rows + r],
+                       to.codes->row(r) + g * kGgmlBlock);
+            }
+          }
+        });
   }
 
   void Decode(const float*, ConstBlockRef block, int first_row, int count,

@@ -28,20 +28,14 @@ class Q8_0Codec final : public BlockCodec {
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,
                 int first_row) const override {
-    const std::ptrdiff_t stride = dim();
-    for (int r = 0; r < count; ++r) KVS_RETURN_IF_ERROR(CheckRow(rows + r * stride, r));
-    CodeRow codes;
-    std::uint16_t* scales = ScalePlane(layout(), block);
-    for (int r = 0; r < count; ++r) {
-      for (int g = 0; g < layout().groups; ++g) {
-        const float* values = rows + r * stride + g * kGgmlBlock;
-        const float scale = AbsMax(values, kGgmlBlock) / kLimit;
-        RoundHalfAway(values, kGgmlBlock, GgmlInverse(scale), codes.codes + g * kGgmlBlock);
-        scales[g * block.capacity_rows + first_row + r] = ToF16(scale).bits;
-      }
-      StoreCodes(layout(), block, first_row + r, codes);
-    }
-    return Status::Ok();
+    return EncodeTiles(
+        rows, count, block, first_row,
+        [&](int first, const float* tile, int tile_rows) {
+          return CheckGgmlRows(tile, tile_rows, dim(), first, "q8_0", kLimit);
+        },
+        [&](const float* tile, int tile_rows, const TilePlanes& to) {
+          EncodeQ8_0({tile, tile_rows, dim(), kGgmlBlock}, to);
+        });
   }
 
   void Decode(const float*, ConstBlockRef block, int first_row, int count,

@@ -23,30 +23,6 @@ struct MinMax {
 // Precondition: finite, dim >= 1.
 MinMax FindMinMax(const float* row, int dim);
 
-// Sum of squares in f64: element j goes to partial sum j % 8, which are then added pairwise.
-double SumSquares(const float* row, int dim);
-
-// codes[j] = round-half-even((row[j] - zero) / scale), clamped to [low, high], plus `bias`. Each
-// operation rounds to f32. scale 0 gives `bias` everywhere (low <= 0 <= high).
-struct CodeRange {
-  float low;
-  float high;
-  int bias;
-};
-void RoundToCodes(const float* row, int dim, float zero, float scale, CodeRange range,
-                  std::uint8_t* codes);
-
-// The two roundings of ggml's reference quantizers, of y = row[j] * inverse in f32. Precondition:
-// |y| < 2^31.
-// Signed codes: y to the nearest integer, halves away from zero.
-void RoundHalfAway(const float* row, int dim, float inverse, std::uint8_t* codes);
-// codes[j] = min(15, y + 8.5 without its fraction). Precondition: y + 8.5 > -1.
-void TruncateToNibbles(const float* row, int dim, float inverse, std::uint8_t* codes);
-
-// codes[j] = how many of the `count` ascending thresholds are <= row[j]: a tie goes up.
-void CountThresholds(const float* row, int dim, const float* thresholds, int count,
-                     std::uint8_t* codes);
-
 // Nearest-even f16 bits and back; as ToF16 and ToFloat, for finite values.
 void RowToF16(const float* row, int dim, std::uint16_t* codes);
 void F16ToRow(const std::uint16_t* codes, int dim, float* row);
@@ -67,6 +43,9 @@ inline constexpr float kMaxScaled = 0x1p112F;
 // more than kMaxScaled.
 Status CheckFinite(const float* row, int dim, std::int64_t row_index, std::string_view codec);
 Status CheckScaled(const float* row, int dim, std::int64_t row_index, std::string_view codec);
+// f32 [count, dim], the first of which is row `first`.
+Status CheckScaledRows(const float* rows, int count, int dim, std::int64_t first,
+                       std::string_view codec);
 
 // visit(row_index, const float* row) -> Status for all rows in order, until one fails.
 template <class Visit>

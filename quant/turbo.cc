@@ -17,6 +17,7 @@
 #include "quant/portable.h"
 #include "quant/registry.h"
 #include "quant/row_math.h"
+#include "quant/turbo_codes.h"
 
 namespace kvsieve::quant {
 namespace {
@@ -131,21 +132,21 @@ class TurboCodec final : public BlockCodec {
 
   Status Encode(const float* stats, const float* rows, int count, BlockRef block,
                 int first_row) const override {
-    const std::ptrdiff_t stride = dim();
-    for (int r = 0; r < count; ++r) {
-      KVS_RETURN_IF_ERROR(CheckScaled(rows + r * stride, dim(), r, "turbo"));
-      const double scale = LargeScale(rows + r * stride);
-      if (scale > kF16Max && !wide_scales(stats)) return TooLong(r, scale);
-    }
-    CodeRow codes;
-    for (int r = 0; r < count; ++r) {
-      const auto scale = static_cast<float>(Quantize(rows + r * stride, codes));
-      const std::uint16_t bits = wide_scales(stats) ? ToBF16(scale).bits : ToF16(scale).bits;
-      if (bits == 0) std::fill(codes.codes, codes.codes + dim(), std::uint8_t{0});
-      StoreCodes(layout(), block, first_row + r, codes);
-      ScalePlane(layout(), block)[first_row + r] = bits;
-    }
-    return Status::Ok();
+    return EncodeTiles(
+        rows, count, block, first_row,
+        [&](int first, const float* tile, int tile_rows) {
+          return CheckTile(stats, tile, tile_rows, first);
+        },
+        [&](const float* tile, int tile_rows, const TilePlanes& to) {
+          double scales[kTileRows];
+          EncodeTurbo(tile, tile_rows, dim(), book_, *to.codes, scales);
+          for (int r = 0; r < tile_rows; ++r) {
+            const auto scale = static_cast<float>(scales[r]);
+            to.scales[r] = wide_scales(stats) ? ToBF16(scale).bits : ToF16(scale).bits;
+            std::uint8_t* codes = to.codes->row(r);
+            if (to.scales[r] == 0) std::fill(codes, codes + dim(), std::uint8_t{0});
+          }
+        });
   }
 
   void Decode(const float* stats, ConstBlockRef block, int first_row, int count,
@@ -201,47 +202,28 @@ class TurboCodec final : public BlockCodec {
     return view;
   }
 
-  // Writes the row's codes; returns its scale, unrounded.
-  double Quantize(const float* row, CodeRow& codes) const {
-    const double norm = std::sqrt(SumSquares(row, dim()));
-    if (norm == 0.0) {
-      std::fill(codes.codes, codes.codes + dim(), std::uint8_t{0});
-      return 0.0;
+  Status CheckTile(const float* stats, const float* rows, int count, int first) const {
+    KVS_RETURN_IF_ERROR(CheckScaledRows(rows, count, dim(), first, "turbo"));
+    if (wide_scales(stats) || !MayBeLong(rows, count)) return Status::Ok();
+    for (int r = 0; r < count; ++r) {
+      const double scale = LargeScale(rows + std::ptrdiff_t{r} * dim());
+      if (scale > kF16Max) return TooLong(first + r, scale);
     }
-    // Thresholds times the norm, rather than the row divided by it: compares are exact then.
-    float thresholds[(1 << kMaxTurboBits) - 1];
-    for (int k = 0; k + 1 < book_.levels; ++k) {
-      thresholds[k] = static_cast<float>(book_.thresholds[k] * norm);
-    }
-    CountThresholds(row, dim(), thresholds, book_.levels - 1, codes.codes);
-    return norm / CentroidNorm(codes.codes);
+    return Status::Ok();
   }
 
-  // |c(codes)| from how often each magnitude occurs: a sum of at most 16 terms in one order. Four
-  // histograms, because equal codes in a row would wait for each other's store.
-  double CentroidNorm(const std::uint8_t* codes) const {
-    constexpr int kHistograms = 4;
-    int counts[kHistograms][1 << kMaxTurboBits] = {};
-    for (int j = 0; j < dim(); j += kHistograms) {
-      for (int i = 0; i < kHistograms; ++i) ++counts[i][codes[j + i]];
-    }
-    double sum = 0;
-    const int half = book_.levels / 2;
-    for (int m = 0; m < half; ++m) {
-      int count = 0;
-      for (const auto& histogram : counts) count += histogram[half + m] + histogram[half - 1 - m];
-      const double c = book_.centroids[half + m];
-      sum += c * c * count;
-    }
-    return std::sqrt(sum);
+  // Whether the scale of one of these rows may pass what f16 holds.
+  bool MayBeLong(const float* rows, int count) const {
+    return AbsMax(rows, count * dim()) * std::sqrt(static_cast<double>(dim())) > kNormToCheck;
   }
 
   // The row's scale where it may pass what f16 holds, else 0: most rows need no second coding.
   double LargeScale(const float* row) const {
-    const double longest = AbsMax(row, dim()) * std::sqrt(static_cast<double>(dim()));
-    if (longest <= kNormToCheck) return 0.0;
-    CodeRow codes;
-    return Quantize(row, codes);
+    if (!MayBeLong(row, 1)) return 0.0;
+    CodeTile codes(dim());
+    double scale;
+    EncodeTurbo(row, 1, dim(), book_, codes, &scale);
+    return scale;
   }
 
   TurboOptions options_;

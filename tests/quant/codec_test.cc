@@ -162,6 +162,32 @@ TEST(CodecValues, ErrorIsAtMostHalfAStep) {
   }
 }
 
+// Vector code multiplies by 1 / scale and corrects the product instead of dividing. Quotients next
+// to halves would tell, for every mantissa that a bf16 scale can have; below 2^-90 it does divide.
+TEST(CodecValues, CodesAreThoseOfAnExactDivision) {
+  constexpr int kLimit = 127;
+  for (const float unit : {0x1p-9F, 0x1p-95F, 0x1p-131F}) {
+    for (int mantissa = 128; mantissa < 256; ++mantissa) {
+      const float scale = static_cast<float>(mantissa) * unit;
+      Rows rows(5, 128);
+      for (int r = 0; r < 5; ++r) {
+        rows.row(r)[kLimit] = static_cast<float>(kLimit) * scale;  // so this is the scale
+        for (int j = 0; j < kLimit; ++j) {
+          float x = (static_cast<float>(j) + 0.5F) * scale;
+          for (int step = 2; step < r; ++step) x = std::nextafter(x, 2 * x);
+          for (int step = r; step < 2; ++step) x = std::nextafter(x, 0.0F);
+          rows.row(r)[j] = j % 3 == 0 ? -x : x;
+        }
+      }
+      const Rows decoded = Store(MakeChainOrDie("int8", 128, Side::kKey), rows).Decode(5);
+      for (std::size_t i = 0; i < rows.values().size(); ++i) {
+        const float code = std::nearbyint(rows.values()[i] / scale);  // half to even
+        ASSERT_EQ(decoded.values()[i], code * scale) << mantissa << ' ' << unit << ' ' << i;
+      }
+    }
+  }
+}
+
 TEST(CodecValues, BytesDoNotDependOnHowManyRowsComeAtOnce) {
   for (const Side side : kSides) {
     for (const int dim : {33, 80, 128}) {
