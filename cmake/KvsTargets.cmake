@@ -2,6 +2,8 @@
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy>=1.0.3)
+# Header only: nothing of it is linked or installed. XXH3 is what it is since 0.8.0.
+pkg_check_modules(XXHASH REQUIRED libxxhash>=0.8.0)
 
 # What every target of ours compiles with. No -m flags: kernels choose their instruction set at run
 # time. -ffp-contract=off keeps encoded bytes identical on every target.

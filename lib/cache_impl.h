@@ -1,4 +1,4 @@
-// The inside of Cache, shared by cache.cc and cache_report.cc.
+// The inside of Cache, shared by the files that its members are in.
 #ifndef KVSIEVE_LIB_CACHE_IMPL_H_
 #define KVSIEVE_LIB_CACHE_IMPL_H_
 
@@ -11,6 +11,9 @@
 
 namespace kvsieve {
 
+class StateReader;
+struct StateHeader;
+
 struct Cache::Impl {
   std::shared_ptr<const Pipeline> pipeline;
   Allocator* allocator = nullptr;
@@ -21,6 +24,9 @@ struct Cache::Impl {
   std::vector<LayerState> layers;
   bool finished = false;
   std::int64_t scratch_peak_bytes = 0;
+
+  // The layers of a saved state whose head was read; on an error nothing changes.
+  Status Restore(const StateHeader& header, std::uint64_t checksum, StateReader& in);
 
   Parallel& workers() { return parallel != nullptr ? *parallel : serial; }
 };

@@ -8,10 +8,6 @@
 namespace kvsieve {
 namespace {
 
-std::string StoreText(const LayerStore& store) {
-  return StrCat("k=", store.key->Canonical(), ", v=", store.value->Canonical());
-}
-
 void AddSeen(const LayerState& layer, std::int64_t heads, ByteReport& report) {
   report.key_full_bytes += layer.full_rows() * heads * layer.spec.key_dim * 2;
   report.value_full_bytes += layer.full_rows() * heads * layer.spec.value_dim * 2;

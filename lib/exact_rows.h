@@ -15,6 +15,9 @@
 
 namespace kvsieve {
 
+class StateReader;
+class StateWriter;
+
 // Element types and dims of the rows of one layer.
 struct RowShape {
   ElementType key_type = ElementType::kF32;
@@ -42,6 +45,9 @@ class ExactRows {
   void Trim(PositionList::Cut cut);
 
   Result<ExactRows> Clone(Allocator& allocator) const;
+  // lib/rows_save.cc.
+  void Save(const RowShape& shape, StateWriter& out) const;
+  static Result<ExactRows> Load(Allocator& allocator, const RowShape& shape, StateReader& in);
   // Some of the rows, in memory of their own.
   Result<ExactRows> Keep(Allocator& allocator, const RowShape& shape,
                          std::span<const RowIndex> rows) const;

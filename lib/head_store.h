@@ -22,6 +22,10 @@ struct HeadStore {
   std::int64_t rows() const;
   // stores: those of the tiers, for the copy.
   Result<HeadStore> Clone(Allocator& allocator, std::span<const LayerStore> stores) const;
+  // lib/tier_save.cc.
+  void Save(const RowShape& shape, StateWriter& out) const;
+  static Result<HeadStore> Load(Allocator& allocator, const RowShape& shape,
+                                std::span<const LayerStore> stores, StateReader& in);
   // Payload, scales, metadata, padding and reserve of everything here, and rows_kept.
   void AddBytes(const RowShape& shape, ByteReport& report) const;
 };

@@ -11,6 +11,7 @@
 
 #include "kvsieve/evict.h"
 #include "kvsieve/pipeline.h"
+#include "kvsieve/str_cat.h"
 #include "kvsieve/types.h"
 #include "lib/head_store.h"
 #include "lib/query_ring.h"
@@ -41,6 +42,11 @@ struct LayerProgress {
     next_position = positions.back() + 1;
   }
 };
+
+// "k=int8, v=int4(group=32,asym)", with what depends on the dims.
+inline std::string StoreText(const LayerStore& store) {
+  return StrCat("k=", store.key->Canonical(), ", v=", store.value->Canonical());
+}
 
 struct LayerState : LayerProgress {
   LayerSpec spec;

@@ -22,6 +22,9 @@
 
 namespace kvsieve {
 
+class StateReader;
+class StateWriter;
+
 // Increasing positions, as far as their size depends on them.
 struct PositionSpan {
   std::int64_t rows = 0;
@@ -52,6 +55,9 @@ class PositionList {
   static Result<PositionList> Build(Allocator& allocator, std::span<const TokenPos> positions);
 
   Result<PositionList> Clone(Allocator& allocator) const;
+  // lib/position_save.cc.
+  void Save(StateWriter& out) const;
+  static Result<PositionList> Load(Allocator& allocator, StateReader& in);
 
   std::int64_t rows() const { return rows_; }
   bool empty() const { return rows_ == 0; }
@@ -117,6 +123,8 @@ class PositionList {
   };
 
   static Form FormFor(Form now, const PositionSpan& positions);
+  Status LoadBitmap(StateReader& in);
+  Status LoadList(StateReader& in);
   // The first `rows` rows in another form, with room for all of `room`.
   Result<Store> CopyAs(Allocator& allocator, Form form, std::int64_t rows,
                        const PositionSpan& room) const;

@@ -14,6 +14,9 @@
 
 namespace kvsieve {
 
+class StateReader;
+class StateWriter;
+
 // Holds f32 [query_heads, rows, key_dim] for the highest positions seen, at most `capacity` rows.
 class QueryRing {
  public:
@@ -24,6 +27,10 @@ class QueryRing {
                  std::span<const TokenPos> positions, const HeadsView& queries);
 
   Result<QueryRing> Clone(Allocator& allocator) const;
+  // lib/rows_save.cc.
+  void Save(const LayerSpec& layer, StateWriter& out) const;
+  static Result<QueryRing> Load(Allocator& allocator, const LayerSpec& layer, int capacity,
+                                StateReader& in);
   // Forgets the queries at `end` and behind it.
   void Trim(const LayerSpec& layer, TokenPos end);
 

@@ -7,9 +7,13 @@
 #include <span>
 #include <vector>
 
+#include "kvsieve/result.h"
 #include "kvsieve/types.h"
 
 namespace kvsieve {
+
+class StateReader;
+class StateWriter;
 
 class SeenPositions {
  public:
@@ -23,15 +27,24 @@ class SeenPositions {
   // Forgets the positions from `end` on.
   void TrimTo(TokenPos end);
 
+  // Whether each of `positions`, which increase, was seen.
+  bool HasAll(std::span<const TokenPos> positions) const;
+  // lib/position_save.cc.
+  void Save(StateWriter& out) const;
+  static Result<SeenPositions> Load(StateReader& in);
+
  private:
   struct Run {
     TokenPos first = 0;
     std::int64_t tokens_before = 0;  // in the runs before it
   };
-  // One past the last position; -1, which no position follows, when there is none.
-  std::int64_t next() const {
-    return runs_.empty() ? -1 : runs_.back().first + tokens_ - runs_.back().tokens_before;
+  // One past the last position of run `r`.
+  std::int64_t end_of(std::size_t r) const {
+    const std::int64_t tokens_after = r + 1 < runs_.size() ? runs_[r + 1].tokens_before : tokens_;
+    return runs_[r].first + tokens_after - runs_[r].tokens_before;
   }
+  // One past the last position; -1, which no position follows, when there is none.
+  std::int64_t next() const { return runs_.empty() ? -1 : end_of(runs_.size() - 1); }
 
   std::vector<Run> runs_;
   std::int64_t tokens_ = 0;

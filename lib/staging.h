@@ -22,6 +22,9 @@
 
 namespace kvsieve {
 
+class StateReader;
+class StateWriter;
+
 class Staging {
  public:
   // Copies the rows behind those already held, scanning for NaN and Inf. On an error (named by
@@ -47,6 +50,10 @@ class Staging {
   void Replace(std::vector<ExactRows> kept);
 
   Result<Staging> Clone(Allocator& allocator) const;
+  // lib/rows_save.cc. kv_heads: of the layer.
+  void Save(const RowShape& shape, int kv_heads, StateWriter& out) const;
+  static Result<Staging> Load(Allocator& allocator, const RowShape& shape, int kv_heads,
+                              StateReader& in);
 
   // Taking back the rows at `end` and behind it, prepared as positions are.
   Result<std::vector<PositionList::Cut>> PrepareTrim(Allocator& allocator, TokenPos end) const;
@@ -70,6 +77,9 @@ class Staging {
   const std::uint8_t* fresh_row(const RowShape& shape, Side side, int head, RowIndex r) const;
   Status CopyHead(const RowShape& shape, Side side, const HeadsView& rows, int head,
                   NonFinitePolicy policy, std::int64_t* zeroed);
+
+  void SaveFresh(const RowShape& shape, Side side, int head, StateWriter& out) const;
+  Status LoadFresh(Allocator& allocator, const RowShape& shape, int kv_heads, StateReader& in);
 
   std::int64_t kept_rows(int head) const { return kept_.empty() ? 0 : kept_[head].rows(); }
   std::int64_t resident_bytes() const;

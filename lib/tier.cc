@@ -139,19 +139,28 @@ Tier::Place Tier::PlaceOf(RowIndex row) const {
 // Moves the open block's rows, bit by bit, into a larger one.
 Status Tier::GrowOpenBlock(Allocator& allocator, int capacity_rows) {
   KVS_ASSIGN_OR_RETURN(Block larger, NewBlock(allocator, capacity_rows));
-  Block& open = blocks_.back();
+  CopyRows(blocks_.back(), larger);
+  blocks_.back() = std::move(larger);
+  return Status::Ok();
+}
+
+// With room for these slots alone.
+Result<Tier::Block> Tier::TightBlock(Allocator& allocator, std::uint64_t slots) const {
+  return NewBlock(allocator, CapacityFor(*store_, SlotsUsed(slots)));
+}
+
+// To the same slots of a block that is empty.
+void Tier::CopyRows(const Block& from, Block& to) const {
   for (const Side side : kSides) {
-    const ConstBlockRef from = side_of(open, side);
-    const BlockRef to = side_of(larger, side);
-    for (std::uint64_t left = open.slots; left != 0; left &= left - 1) {
+    const ConstBlockRef source = side_of(const_cast<Block&>(from), side);
+    const BlockRef target = side_of(to, side);
+    for (std::uint64_t left = from.slots; left != 0; left &= left - 1) {
       const int slot = std::countr_zero(left);
-      chain(side).codec().MoveRow(from, slot, to, slot);
+      chain(side).codec().MoveRow(source, slot, target, slot);
     }
   }
-  larger.slots = open.slots;
-  larger.first_row = open.first_row;
-  open = std::move(larger);
-  return Status::Ok();
+  to.slots = from.slots;
+  to.first_row = from.first_row;
 }
 
 Status Tier::Reserve(Allocator& allocator, std::span<const TokenPos> positions) {

@@ -23,6 +23,9 @@
 
 namespace kvsieve {
 
+class StateReader;
+class StateWriter;
+
 class Tier {
  public:
   // `store` outlives the tier and must be the same in every call.
@@ -69,6 +72,11 @@ class Tier {
   // `store` is equal to this tier's, and outlives the copy.
   Result<Tier> Clone(Allocator& allocator, const LayerStore& store) const;
 
+  // lib/tier_save.cc. What is written depends on the rows alone: neither room for more nor what
+  // rows that went left behind.
+  void Save(StateWriter& out) const;
+  static Result<Tier> Load(Allocator& allocator, const LayerStore& store, StateReader& in);
+
   // -- reading ----------------------------------------------------------------------------------
   // Blocks that hold rows; more may be reserved.
   int blocks() const;
@@ -105,6 +113,10 @@ class Tier {
   Place PlaceOf(RowIndex row) const;
   std::vector<std::int64_t> SlotsWhenKept(std::span<const RowIndex> rows) const;
   void MoveRows(std::span<const RowIndex> rows, std::span<const std::int64_t> to, Kept& kept) const;
+  void CopyRows(const Block& from, Block& to) const;
+  Result<Block> TightBlock(Allocator& allocator, std::uint64_t slots) const;
+  Status LoadBlocks(Allocator& allocator, StateReader& in, std::uint32_t count);
+  Status LoadBlock(Allocator& allocator, StateReader& in, std::uint64_t slots);
 
   const LayerStore* store_;
   Buffer stats_;  // K's floats, then V's

@@ -18,10 +18,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvsieve/allocator.h"
 #include "kvsieve/byte_report.h"
+#include "kvsieve/byte_stream.h"
 #include "kvsieve/parallel.h"
 #include "kvsieve/pipeline.h"
 #include "kvsieve/result.h"
@@ -99,6 +101,9 @@ class Cache {
   // in two ways, such as the beams of a search. All memory is copied, none is shared. Asks the
   // allocator, so it must not overlap other calls that do (kvsieve/allocator.h).
   Result<Cache> Clone() const;
+  // A cache as Save wrote it, whose pipeline and layers are read from the state. Errors as of Load.
+  static Result<Cache> FromState(ByteSource& source, std::optional<std::string_view> identity,
+                                 const CacheOptions& options);
   ~Cache();
   Cache(Cache&&) noexcept;
   Cache& operator=(Cache&&) noexcept;
@@ -147,6 +152,13 @@ class Cache {
   // Back to the state after Create; all row memory is given back.
   void Clear();
 
+  // Replaces all of this by a cache that Save wrote; calls then give, bit for bit, what they would
+  // have given there. Pipeline, layers and decode_rows must be the same as there, and `identity`
+  // what Save was given (nullopt: whatever it was). The source must end with the state. Everything
+  // is checked before anything is replaced, so until then both are in memory. A failure names what
+  // is wrong and where, and leaves the cache as it was.
+  Status Load(ByteSource& source, std::optional<std::string_view> identity);
+
   // -- attention --------------------------------------------------------------------------------
 
   // queries [query_heads, n, key_dim] at `query_positions` [n]; out f32 [query_heads, n,
@@ -183,6 +195,14 @@ class Cache {
 
   LayerReport ReportLayer(int layer_index) const;
   ByteReport Report() const;  // the sum over layers
+
+  // -- saving -----------------------------------------------------------------------------------
+
+  // Writes everything that later calls depend on, also of a prompt that is not finished, but the
+  // scores handed in, which are the caller's. `identity` says for which model, weights and prompt
+  // the rows are good; kvsieve only compares it. Room for more rows is not saved: reserved_bytes
+  // may be smaller afterwards. docs/state.md describes the format.
+  Status Save(std::string_view identity, ByteSink& sink) const;
 
  private:
   struct Impl;

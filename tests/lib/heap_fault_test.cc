@@ -82,7 +82,27 @@ Status StatusOf(Result<T> result) {
   return result.ok() ? Status::Ok() : result.TakeStatus();
 }
 
-// A prompt in two chunks, decode with gaps, eviction, trims and copies.
+void SaveAndLoad(Cache& cache) {
+  const auto all = [&](const std::function<Status()>& call) {
+    ExpectEveryRefusalHarmless(cache, WithReserve::kYes, call);
+  };
+  all([&] {
+    MemorySink sink;
+    return cache.Save("a model", sink);
+  });
+  MemorySink saved;
+  ASSERT_TRUE(cache.Save("a model", saved).ok());
+  all([&] {
+    MemorySource source(saved.bytes());
+    return StatusOf(Cache::FromState(source, "a model", {}));
+  });
+  all([&] {
+    MemorySource source(saved.bytes());
+    return cache.Load(source, "a model");
+  });
+}
+
+// A prompt in two chunks, decode with gaps, eviction, trims, copies, saving and loading.
 void LiveThrough(const char* spec) {
   const LayerSpec layer = MakeLayer(4, 2, 32, 32);
   const Prompt prompt = MakePrompt(layer, 700, 1);
@@ -106,10 +126,12 @@ void LiveThrough(const char* spec) {
   append(Phase::kPrefill, 205, 95);
   all([&] { return cache.Observe(0, late, query_view); });
   all([&] { return StatusOf(cache.Clone()); });
+  SaveAndLoad(cache);
   all([&] { return cache.FinishPrefill(); });
   for (const std::int64_t first : {300, 306, 312, 318}) append(Phase::kDecode, first, 5);
   all([&] { return cache.Evict(0); });
   all([&] { return StatusOf(cache.Clone()); });
+  SaveAndLoad(cache);
   all([&] { return StatusOf(cache.TrimToPosition(312, Trim::kAllowInexact)); });
   append(Phase::kDecode, 330, 300);
   all([&] { return StatusOf(cache.TrimToPosition(100, Trim::kAllowInexact)); });
