@@ -17,6 +17,11 @@ std::optional<double> Ratio(std::int64_t tokens_seen, std::int64_t rows_kept,
 
 }  // namespace
 
+double ByteReport::occupancy() const {
+  if (resident_bytes() == 0) return 0.0;
+  return 1.0 - static_cast<double>(reserved_bytes) / static_cast<double>(resident_bytes());
+}
+
 double ByteReport::keep_rate() const {
   if (tokens_seen == 0) return 1.0;
   return static_cast<double>(rows_kept) / static_cast<double>(tokens_seen);

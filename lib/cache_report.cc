@@ -40,20 +40,39 @@ std::int64_t Saturated(const LayerState& layer) {
   return saturated;
 }
 
+bool HoldsEncodedRows(const LayerState& layer) {
+  return std::any_of(layer.heads.begin(), layer.heads.end(), [](const HeadStore& head) {
+    return std::any_of(head.tiers.begin(), head.tiers.end(),
+                       [](const Tier& tier) { return tier.rows() > 0; });
+  });
+}
+
+// What did not run, and what rows lost on their way in: read from the layer as it is now.
+std::string NoteOf(const LayerState& layer, bool finished) {
+  std::string note = layer.note;
+  const auto add = [&note](const std::string& text) {
+    note += StrCat(note.empty() ? "" : "; ", text);
+  };
+  if (layer.lifetime_tokens == 0) {
+    add("inactive: no tokens came");
+  } else if (finished && layer.tokens() > 0 && !HoldsEncodedRows(layer)) {
+    add("store inactive: all rows are exact");
+  }
+  if (layer.zeroed > 0) add(StrCat(layer.zeroed, " NaN or Inf set to 0"));
+  // Nothing remembers which rows they were in, so rows that left are counted too.
+  if (const std::int64_t saturated = Saturated(layer); saturated > 0) {
+    add(StrCat(saturated, " values beyond their codec's range stored as its end so far"));
+  }
+  return note;
+}
+
 }  // namespace
 
 LayerReport Cache::ReportLayer(int layer_index) const {
   const LayerState& layer = impl_->layers[layer_index];
   LayerReport report;
   report.layer = layer.spec.layer;
-  report.note = layer.note;
-  if (layer.zeroed > 0) {
-    report.note += StrCat(report.note.empty() ? "" : "; ", layer.zeroed, " NaN or Inf set to 0");
-  }
-  if (const std::int64_t saturated = Saturated(layer); saturated > 0) {
-    report.note += StrCat(report.note.empty() ? "" : "; ", saturated,
-                          " values beyond their codec's range stored as its end");
-  }
+  report.note = NoteOf(layer, impl_->finished);
   const std::string store = StoreText(layer.stores.front());
   const Evictor* evictor = impl_->pipeline->evictor();
   report.requested = StrCat(evictor != nullptr ? evictor->Canonical() : "none", " | ", store);

@@ -43,6 +43,10 @@ struct ByteReport {
     return kept_bytes() + padding_bytes + reserved_bytes + observation_bytes;
   }
 
+  // Share of the resident bytes that is in use, all but the room for more rows: 0 when nothing is
+  // resident, never above 1.
+  double occupancy() const;
+
   // Nothing seen: 1. No row kept: no ratio (nullopt), keep rate 0.
   double keep_rate() const;
   std::optional<double> eviction_ratio() const;  // full / f16 bytes of kept rows
