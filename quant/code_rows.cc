@@ -125,6 +125,26 @@ void LoadInt8(const BlockLayout& layout, const std::uint8_t* block, int r, std::
   }
 }
 
+void StorePairs(const BlockLayout& layout, BlockRef block, int r, const std::uint8_t* codes) {
+  const int dim = layout.dim;
+  std::uint8_t* to = block.data + PairAt(layout.side, dim, r, 0).byte;
+  if (layout.side == Side::kValue) {
+    for (int d = 0; d < dim; ++d) to[d * 2] = codes[d];
+    return;
+  }
+  for (int d = 0; d < dim; d += 2) std::memcpy(to + d * kPanelRows, codes + d, 2);
+}
+
+void LoadPairs(const BlockLayout& layout, ConstBlockRef block, int r, std::uint8_t* codes) {
+  const int dim = layout.dim;
+  const std::uint8_t* from = block.data + PairAt(layout.side, dim, r, 0).byte;
+  if (layout.side == Side::kValue) {
+    for (int d = 0; d < dim; ++d) codes[d] = from[d * 2];
+    return;
+  }
+  for (int d = 0; d < dim; d += 2) std::memcpy(codes + d, from + d * kPanelRows, 2);
+}
+
 void StoreNibbles(const BlockLayout& layout, std::uint8_t* block, int r,
                   const std::uint8_t* codes) {
   if (layout.side == Side::kValue) {
@@ -166,6 +186,8 @@ void LoadNibbles(const BlockLayout& layout, const std::uint8_t* block, int r, st
 void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block,
                 const std::uint8_t* codes) {
   switch (layout.codes) {
+    case CodeLayout::kPairs:
+      return StorePairs(layout, block, row_in_block, codes);
     case CodeLayout::kInt8:
       return StoreInt8(layout, block.data, row_in_block, codes);
     case CodeLayout::kNibble:
@@ -186,6 +208,8 @@ void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block, Cod
 
 void LoadCodes(const BlockLayout& layout, ConstBlockRef block, int row_in_block, CodeRow& row) {
   switch (layout.codes) {
+    case CodeLayout::kPairs:
+      return LoadPairs(layout, block, row_in_block, row.codes);
     case CodeLayout::kInt8:
       return LoadInt8(layout, block.data, row_in_block, row.codes);
     case CodeLayout::kNibble:

@@ -32,7 +32,7 @@ inline const std::uint16_t* ZeroPlane(const BlockLayout& layout, ConstBlockRef b
   return reinterpret_cast<const std::uint16_t*>(block.data + layout.zeros_at(block.capacity_rows));
 }
 
-// Codes of 1 to 8 bits (kInt8, kNibble, kBitPlanes).
+// Codes of 1 to 8 bits (kPairs, kInt8, kNibble, kBitPlanes).
 // codes: [dim], then zeros up to a multiple of kUnitCodes.
 void StoreCodes(const BlockLayout& layout, BlockRef block, int row_in_block,
                 const std::uint8_t* codes);

@@ -12,7 +12,6 @@
 
 #include "quant/block_codec.h"
 #include "quant/code_rows.h"
-#include "quant/portable.h"
 #include "quant/registry.h"
 #include "quant/row_math.h"
 
@@ -55,10 +54,10 @@ constexpr std::array<float, 256> kDecoded = MakeDecodeTable();
 
 class Fp8Codec final : public BlockCodec {
  public:
-  Fp8Codec(int dim, Side side) : BlockCodec({CodeLayout::kInt8, side, dim, 8, 0, false}) {}
+  Fp8Codec(int dim, Side side) : BlockCodec({CodeLayout::kPairs, side, dim, 8, 0, false}) {}
 
   std::string Canonical() const override { return "fp8"; }
-  KernelPath path() const override { return KernelPath::kPortable; }
+  KernelPath path() const override { return KernelPath::kFused; }
 
   Status Learn(const RowSource& rows, float*) const override {
     return ForEachRow(
@@ -96,17 +95,17 @@ class Fp8Codec final : public BlockCodec {
     }
   }
 
-  std::size_t QueryBytes() const override { return PortableQueryBytes(dim()); }
+  std::size_t QueryBytes() const override { return HalfQueryBytes(dim()); }
   void PrepareQueries(const float* q, int heads, void* prepared) const override {
-    PreparePortableQueries(q, heads, dim(), prepared);
+    PrepareHalfQueries(q, heads, dim(), prepared);
   }
-  void Score(const float* stats, const void* prepared, int heads, ConstBlockRef block, int rows,
-             float* logits, Prefetch) const override {
-    ScoreDecoded(*this, stats, prepared, heads, block, rows, logits);
+  void Score(const float*, const void* prepared, int heads, ConstBlockRef block, int rows,
+             float* logits, Prefetch ahead) const override {
+    ScoreFp8(MakeKernelBlock(block, rows, ahead), prepared, heads, logits);
   }
-  void Accumulate(const float* stats, const float* weights, int heads, ConstBlockRef block,
-                  int rows, float* acc, Prefetch) const override {
-    AccumulateDecoded(*this, stats, weights, heads, block, rows, acc);
+  void Accumulate(const float*, const float* weights, int heads, ConstBlockRef block, int rows,
+                  float* acc, Prefetch ahead) const override {
+    AccumulateFp8(MakeKernelBlock(block, rows, ahead), weights, heads, acc);
   }
 };
 

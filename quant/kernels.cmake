@@ -1,6 +1,7 @@
 # The fused attention kernels. Each unit is compiled for all of its targets; the units are kept
 # apart by format so that none takes long.
 target_sources(kvsieve_quant PRIVATE
+  kernels_fp8.cc
   kernels_half.cc
   kernels_int8.cc
   kernels_int8_vnni.cc

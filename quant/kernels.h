@@ -35,7 +35,7 @@ enum class HalfType : std::uint8_t { kBF16, kF16 };
 struct KernelBlock {
   const std::uint8_t* codes = nullptr;
   const std::uint16_t* scales =
-      nullptr;  // >= 0, [dim / group, capacity_rows]; null: codes are f16 or bf16
+      nullptr;  // >= 0, [dim / group, capacity_rows]; null: codes are f16, bf16 or fp8
   const std::uint16_t* zeros = nullptr;  // f16, same shape; null when symmetric
   HalfType half_type = HalfType::kBF16;  // of the scales; of the codes where there are none
   int capacity_rows = 0;
@@ -61,16 +61,18 @@ void PrepareIntQueries(const float* q, int heads, int dim, int group, void* prep
 void PrepareNibbleQueries(const float* q, int heads, int dim, int group, void* prepared);
 void PrepareCodebookQueries(const float* q, int heads, int dim, int group, void* prepared);
 
-// Planes: bit planes of 1, 2 or 3 bits, with a codebook.
+// Fp8: e4m3, queries as for half. Planes: bit planes of 1, 2 or 3 bits, with a codebook.
 //
 // logits [heads, kBlockRows], as Codec::Score.
 void ScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void ScoreFp8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void ScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void ScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void ScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits);
 
 // weights [heads, kBlockRows], acc [heads, AccumulatorStride(dim)], as Codec::Accumulate.
 void AccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc);
+void AccumulateFp8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void AccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void AccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc);
 void AccumulatePlanes(const KernelBlock& block, const float* weights, int heads, float* acc);

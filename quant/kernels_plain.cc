@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "kvsieve/float16.h"
 #include "quant/kernels_query.h"
@@ -24,6 +25,21 @@ float ZeroOf(const KernelBlock& b, int group_index, int row) {
   return ToFloat(F16{b.zeros[group_index * b.capacity_rows + row]});
 }
 
+struct HalfCodes {
+  static float At(const KernelBlock& b, Side side, int row, int d) {
+    std::uint16_t bits;
+    std::memcpy(&bits, b.codes + HalfAt(side, b.dim, row, d).byte, 2);
+    return HalfToFloat(b.half_type, bits);
+  }
+};
+struct Fp8Codes {
+  // As in kernels_half-inl.h.
+  static float At(const KernelBlock& b, Side side, int row, int d) {
+    const unsigned code = b.codes[PairAt(side, b.dim, row, d).byte];
+    return ToFloat(F16{static_cast<std::uint16_t>((code & 0x80U) << 8 | (code & 0x7FU) << 7)}) *
+           256.0F;
+  }
+};
 struct Int8Codes {
   static std::int32_t At(const KernelBlock& b, Side side, int row, int d) {
     return static_cast<std::int8_t>(b.codes[Int8At(side, b.dim, row, d).byte]);
@@ -84,6 +100,29 @@ void Score(const KernelBlock& b, const void* prepared, int heads, float* logits)
 }
 
 template <class Codes>
+void ScoreFloats(const KernelBlock& b, const void* prepared, int heads, float* logits) {
+  const auto* q = static_cast<const float*>(prepared);
+  for (int h = 0; h < heads; ++h) std::fill_n(logits + h * kBlockRows, b.rows, 0.0F);
+  for (int row = 0; row < b.rows; ++row) {
+    for (int d = 0; d < b.dim; ++d) {
+      const float key = Codes::At(b, Side::kKey, row, d);
+      for (int h = 0; h < heads; ++h) logits[h * kBlockRows + row] += key * q[d * kHeadTile + h];
+    }
+  }
+}
+
+template <class Codes>
+void AccumulateFloats(const KernelBlock& b, const float* weights, int heads, float* acc) {
+  const int stride = AccumulatorStride(b.dim);
+  for (int row = 0; row < b.rows; ++row) {
+    for (int d = 0; d < b.dim; ++d) {
+      const float value = Codes::At(b, Side::kValue, row, d);
+      for (int h = 0; h < heads; ++h) acc[h * stride + d] += weights[h * kBlockRows + row] * value;
+    }
+  }
+}
+
+template <class Codes>
 void Accumulate(const KernelBlock& b, const float* weights, int heads, float* acc) {
   const int stride = AccumulatorStride(b.dim);
   for (int row = 0; row < b.rows; ++row) {
@@ -99,16 +138,11 @@ void Accumulate(const KernelBlock& b, const float* weights, int heads, float* ac
 }  // namespace
 
 void PlainScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits) {
-  const auto* q = static_cast<const float*>(prepared);
-  const auto* keys = reinterpret_cast<const std::uint16_t*>(block.codes);
-  for (int h = 0; h < heads; ++h) std::fill_n(logits + h * kBlockRows, block.rows, 0.0F);
-  for (int row = 0; row < block.rows; ++row) {
-    for (int d = 0; d < block.dim; ++d) {
-      const std::uint16_t bits = keys[HalfAt(Side::kKey, block.dim, row, d).byte / 2];
-      const float key = HalfToFloat(block.half_type, bits);
-      for (int h = 0; h < heads; ++h) logits[h * kBlockRows + row] += key * q[d * kHeadTile + h];
-    }
-  }
+  ScoreFloats<HalfCodes>(block, prepared, heads, logits);
+}
+
+void PlainScoreFp8(const KernelBlock& block, const void* prepared, int heads, float* logits) {
+  ScoreFloats<Fp8Codes>(block, prepared, heads, logits);
 }
 
 void PlainScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits) {
@@ -124,15 +158,11 @@ void PlainScorePlanes(const KernelBlock& block, const void* prepared, int heads,
 }
 
 void PlainAccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc) {
-  const auto* values = reinterpret_cast<const std::uint16_t*>(block.codes);
-  const int stride = AccumulatorStride(block.dim);
-  for (int row = 0; row < block.rows; ++row) {
-    for (int d = 0; d < block.dim; ++d) {
-      const std::uint16_t bits = values[static_cast<std::ptrdiff_t>(row) * block.dim + d];
-      const float value = HalfToFloat(block.half_type, bits);
-      for (int h = 0; h < heads; ++h) acc[h * stride + d] += weights[h * kBlockRows + row] * value;
-    }
-  }
+  AccumulateFloats<HalfCodes>(block, weights, heads, acc);
+}
+
+void PlainAccumulateFp8(const KernelBlock& block, const float* weights, int heads, float* acc) {
+  AccumulateFloats<Fp8Codes>(block, weights, heads, acc);
 }
 
 void PlainAccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc) {

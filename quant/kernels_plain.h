@@ -8,11 +8,13 @@
 namespace kvsieve::quant {
 
 void PlainScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void PlainScoreFp8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void PlainScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void PlainScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void PlainScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits);
 
 void PlainAccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc);
+void PlainAccumulateFp8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void PlainAccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void PlainAccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc);
 void PlainAccumulatePlanes(const KernelBlock& block, const float* weights, int heads, float* acc);

@@ -1,5 +1,6 @@
 #include "quant/kernels_query.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -95,7 +96,7 @@ void Prepare(const Rounding& rounding, const float* q, int heads, int dim, int g
 }  // namespace
 
 std::size_t HalfQueryBytes(int dim) {
-  return RoundUp(static_cast<std::size_t>(dim) * kHeadTile * sizeof(float), 64);
+  return RoundUp(RoundUp(static_cast<std::size_t>(dim), 2) * kHeadTile * sizeof(float), 64);
 }
 
 std::size_t IntQueryBytes(int dim, int group) {
@@ -107,6 +108,8 @@ void PrepareHalfQueries(const float* q, int heads, int dim, void* prepared) {
   for (int d = 0; d < dim; ++d) {
     for (int h = 0; h < kHeadTile; ++h) out[d * kHeadTile + h] = h < heads ? q[h * dim + d] : 0.0F;
   }
+  // An odd dim has half of a pair: its other code is zero, and must not meet NaN.
+  if (dim % 2 != 0) std::fill_n(out + dim * kHeadTile, kHeadTile, 0.0F);
 }
 
 void PrepareIntQueries(const float* q, int heads, int dim, int group, void* prepared) {

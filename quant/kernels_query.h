@@ -1,6 +1,6 @@
 // Prepared queries, shared by the kernels: what PrepareHalfQueries and PrepareIntQueries write.
 //
-//   half     [dim][4 heads]                          f32
+//   half     [dim, padded to even][4 heads]          f32
 //   integer  IntQueryHead | [groups][4 heads] i32    sums of the rounded query
 //            | [groups][4 heads] f32                 query ~ scale * rounded
 //            | [quads of dims][4 heads][1 or 2] i32  the rounded query

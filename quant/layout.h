@@ -6,10 +6,12 @@
 //
 //   panels, keys: lane = row, so that scores need no sum across lanes
 //     half    [panel][dim][16 rows]             f16 or bf16
+//     pairs   [panel][dim / 2][16 rows][2 dims] fp8
 //     int8    [panel][dim / 4][16 rows][4 dims] i8
 //     nibble  [panel][dim / 8][16 rows][4]      byte j: low = dim 8o + j, high = dim 8o + 4 + j
 //   interleaved, values: lane = dim, rows side by side, so that weights are broadcast
 //     half    [row][dim]                        f16 or bf16
+//     pairs   [row / 2][dim][2 rows]            fp8
 //     int8    [row / 4][dim][4 rows]            i8
 //     nibble  [row / 8][dim][4]                 byte j: low = row 8o + j, high = row 8o + 4 + j
 //   bit planes (1, 2, 3 and 5 bits): a code is cut into parts of 4, 2 and 1 bits, and a unit of
@@ -21,8 +23,8 @@
 //     Byte j of a line has codes j, 4 + j, 8 + j ... from the low end; single bits: see kBitShift.
 //   scales, zero points: [group of dims][capacity_rows] of 2 bytes
 //
-// Keys pad dims up to whole quads (int8), octets (nibble) or units (bit planes) with zero codes;
-// values in bit planes have room for whole units of rows.
+// Keys pad dims up to whole pairs, quads (int8), octets (nibble) or units (bit planes) with zero
+// codes; values in bit planes have room for whole units of rows.
 #ifndef KVSIEVE_QUANT_LAYOUT_H_
 #define KVSIEVE_QUANT_LAYOUT_H_
 
@@ -42,7 +44,7 @@ constexpr std::size_t RoundUp(std::size_t n, std::size_t multiple) {
 constexpr int kUnitCodes = 32;
 constexpr int UnitCodes(int bits) { return (bits & 1) != 0 ? 32 : 16; }
 
-enum class CodeLayout : std::uint8_t { kHalf, kInt8, kNibble, kBitPlanes };
+enum class CodeLayout : std::uint8_t { kHalf, kPairs, kInt8, kNibble, kBitPlanes };
 
 struct BlockLayout {
   CodeLayout codes = CodeLayout::kHalf;
@@ -75,6 +77,8 @@ struct BlockLayout {
     switch (codes) {
       case CodeLayout::kHalf:
         return rows * d * 2;
+      case CodeLayout::kPairs:
+        return rows * (key ? RoundUp(d, 2) : d);
       case CodeLayout::kInt8:
         return rows * (key ? RoundUp(d, 4) : d);
       case CodeLayout::kNibble:
@@ -113,6 +117,13 @@ constexpr CodeAt HalfAt(Side side, int dim_count, int row, int d) {
   const auto n = static_cast<std::size_t>(dim_count);
   if (side == Side::kValue) return {(r * n + d) * 2, 0};
   return {((r / 16 * n + d) * 16 + r % 16) * 2, 0};
+}
+constexpr CodeAt PairAt(Side side, int dim_count, int row, int d) {
+  const auto r = static_cast<std::size_t>(row);
+  const auto n = static_cast<std::size_t>(dim_count);
+  if (side == Side::kValue) return {(r / 2 * n + d) * 2 + r % 2, 0};
+  const std::size_t pairs = RoundUp(n, 2) / 2;
+  return {((r / 16 * pairs + d / 2) * 16 + r % 16) * 2 + d % 2, 0};
 }
 constexpr CodeAt Int8At(Side side, int dim_count, int row, int d) {
   const auto r = static_cast<std::size_t>(row);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -38,12 +39,17 @@ std::vector<float> RandomFloats(std::size_t count, float low, float high, std::m
   return values;
 }
 
+bool IsFloat(Format format) { return format == Format::kHalf || format == Format::kFp8; }
+
 void Score(const TestBlock& block, const float* q, int heads, float* logits) {
   const Shape& s = block.shape();
-  if (s.format == Format::kHalf) {
+  if (IsFloat(s.format)) {
     const GuardedMemory prepared(HalfQueryBytes(s.dim));
+    // What was there before must not matter.
+    std::memset(prepared.as<>(), 0xFF, HalfQueryBytes(s.dim));
     PrepareHalfQueries(q, heads, s.dim, prepared.as<>());
-    return ScoreHalf(block.kernel(), prepared.as<>(), heads, logits);
+    const auto score = s.format == Format::kHalf ? ScoreHalf : ScoreFp8;
+    return score(block.kernel(), prepared.as<>(), heads, logits);
   }
   const GuardedMemory prepared(IntQueryBytes(s.dim, s.group));
   const auto prepare = s.format == Format::kInt8     ? PrepareIntQueries
@@ -60,6 +66,7 @@ void Score(const TestBlock& block, const float* q, int heads, float* logits) {
 void Accumulate(const TestBlock& block, const float* weights, int heads, float* acc) {
   const Format format = block.shape().format;
   if (format == Format::kHalf) return AccumulateHalf(block.kernel(), weights, heads, acc);
+  if (format == Format::kFp8) return AccumulateFp8(block.kernel(), weights, heads, acc);
   if (format == Format::kInt8) return AccumulateInt8(block.kernel(), weights, heads, acc);
   if (format == Format::kPlanes) return AccumulatePlanes(block.kernel(), weights, heads, acc);
   AccumulateNibble(block.kernel(), weights, heads, acc);
@@ -67,10 +74,10 @@ void Accumulate(const TestBlock& block, const float* weights, int heads, float* 
 
 // What a logit may differ by. q is off by half a unit of its largest element (of the row, or with
 // one byte of the group), which multiplies the value; beside that each group adds two rounded
-// products to an f32 sum. half: one f32 sum of dim products.
+// products to an f32 sum. half and fp8: one f32 sum of dim products.
 double ScoreBound(const TestBlock& block, const float* q, int row) {
   const Shape& s = block.shape();
-  const bool grouped = s.format != Format::kHalf && s.format != Format::kInt8;
+  const bool grouped = !IsFloat(s.format) && s.format != Format::kInt8;
   const int span = grouped ? s.group : s.dim;
   double products = 0.0, rounding = 0.0;
   for (int first = 0; first < s.dim; first += span) {
@@ -83,7 +90,7 @@ double ScoreBound(const TestBlock& block, const float* q, int row) {
     }
     rounding += kHalfUnit * largest / QueryLimit(s) * values;
   }
-  if (s.format == Format::kHalf) return (s.dim + 1) * kFloatUnit * products + 1e-37;
+  if (IsFloat(s.format)) return (s.dim + 1) * kFloatUnit * products + 1e-37;
   return rounding + (s.dim / s.group + 6) * kFloatUnit * (products + rounding) + 1e-30;
 }
 
@@ -132,9 +139,8 @@ void ExpectSumsMatch(const TestBlock& block, const std::vector<float>& weights, 
         codes += std::fabs(block.Code(r, d));
       }
       // weight * scale is off by half a unit of the group's largest, which multiplies the code.
-      const double rounding = s.format == Format::kHalf
-                                  ? 0.0
-                                  : kHalfUnit * LargestScaled(block, w, d) / kWeightLimit * codes;
+      const double rounding =
+          IsFloat(s.format) ? 0.0 : kHalfUnit * LargestScaled(block, w, d) / kWeightLimit * codes;
       const double bound = rounding + (s.rows + 6) * kFloatUnit * (products + rounding) + 1e-26;
       ASSERT_NEAR(acc[h * stride + d], exact, bound)
           << s.Describe() << " head " << h << " of " << heads << " dim " << d;
@@ -214,6 +220,8 @@ void ForGrid(Format format, const std::vector<int>& groups, std::mt19937& random
 
 TEST_P(AttendKernels, HalfMatchesDoubleSums) { ForGrid(Format::kHalf, {0}, random_); }
 
+TEST_P(AttendKernels, Fp8MatchesDoubleSums) { ForGrid(Format::kFp8, {0}, random_); }
+
 TEST_P(AttendKernels, Int8MatchesDoubleSums) { ForGrid(Format::kInt8, {0, 8, 16, 32}, random_); }
 
 TEST_P(AttendKernels, NibbleMatchesDoubleSums) {
@@ -227,8 +235,8 @@ TEST_P(AttendKernels, PlanesMatchDoubleSums) {
   ForGrid(Format::kPlanes, {0, 0, 32, 96}, random_);
 }
 
-constexpr Format kFormats[] = {Format::kHalf, Format::kInt8, Format::kNibble, Format::kCodebook,
-                               Format::kPlanes};
+constexpr Format kFormats[] = {Format::kHalf,   Format::kFp8,      Format::kInt8,
+                               Format::kNibble, Format::kCodebook, Format::kPlanes};
 
 TEST_P(AttendKernels, EveryRowAndHeadCountMatches) {
   for (const Format format : kFormats) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -17,11 +18,13 @@ BlockLayout LayoutOf(const Shape& shape) {
   layout.side = shape.side;
   layout.dim = shape.dim;
   if (shape.format == Format::kHalf) return layout;
-  constexpr CodeLayout kCodes[] = {CodeLayout::kHalf, CodeLayout::kInt8, CodeLayout::kNibble,
+  constexpr CodeLayout kCodes[] = {CodeLayout::kHalf,   CodeLayout::kPairs,
+                                   CodeLayout::kInt8,   CodeLayout::kNibble,
                                    CodeLayout::kNibble, CodeLayout::kBitPlanes};
-  const int bits[] = {16, 8, 4, 4, shape.bits};
+  const int bits[] = {16, 8, 8, 4, 4, shape.bits};
   layout.codes = kCodes[static_cast<int>(shape.format)];
   layout.bits = bits[static_cast<int>(shape.format)];
+  if (shape.format == Format::kFp8) return layout;
   layout.groups = shape.dim / shape.group;
   layout.zeros = shape.zeros;
   return layout;
@@ -33,6 +36,16 @@ constexpr Codebook kCodebook = {
 
 float Uniform(std::mt19937& random, float low, float high) {
   return std::uniform_real_distribution<float>(low, high)(random);
+}
+
+bool IsFloat(Format format) { return format == Format::kHalf || format == Format::kFp8; }
+
+// e4m3, by its definition: 2^(e - 7) * (1 + m / 8), without the 1 and with e = 1 where e = 0.
+double Fp8ToDouble(unsigned code) {
+  const int exponent = static_cast<int>(code >> 3 & 15U);
+  const double mantissa = (code & 7U) / 8.0 + (exponent > 0 ? 1.0 : 0.0);
+  const double magnitude = std::ldexp(mantissa, std::max(exponent, 1) - 7);
+  return (code & 0x80U) != 0 ? -magnitude : magnitude;
 }
 
 }  // namespace
@@ -51,7 +64,7 @@ GuardedMemory::GuardedMemory(std::size_t bytes) {
 GuardedMemory::~GuardedMemory() { munmap(map_, map_bytes_); }
 
 std::string FormatName(Format format) {
-  constexpr const char* kNames[] = {"half", "int8", "nibble", "codebook", "planes"};
+  constexpr const char* kNames[] = {"half", "fp8", "int8", "nibble", "codebook", "planes"};
   return kNames[static_cast<int>(format)];
 }
 
@@ -76,7 +89,7 @@ TestBlock::TestBlock(const Shape& shape, std::mt19937& random)
   kernel_.group = shape.group;
   kernel_.half_type = shape.half_type;
   FillCodes(random);
-  if (shape.format == Format::kHalf) return;
+  if (IsFloat(shape.format)) return;
   kernel_.scales =
       reinterpret_cast<const std::uint16_t*>(data + layout_.scales_at(shape.capacity_rows));
   if (shape.zeros) {
@@ -100,6 +113,10 @@ void TestBlock::FillCodes(std::mt19937& random) {
         const std::size_t at = HalfAt(shape_.side, shape_.dim, r, d).byte;
         codes[at] = static_cast<std::uint8_t>(bits);
         codes[at + 1] = static_cast<std::uint8_t>(bits >> 8);
+      } else if (shape_.format == Format::kFp8) {
+        // Any but NaN, 0x7F and 0xFF.
+        const auto code = static_cast<std::uint8_t>((high ? 0x80U : 0U) | random() % 0x7F);
+        codes[PairAt(shape_.side, shape_.dim, r, d).byte] = code;
       } else if (shape_.format == Format::kInt8) {
         const int any = static_cast<int>(random() % 255) - 127;
         const int code = shape_.extreme ? (high ? 127 : -127) : any;
@@ -162,6 +179,9 @@ double TestBlock::Code(int row, int d) const {
     const auto bits = static_cast<std::uint16_t>(codes[at] | codes[at + 1] << 8);
     return shape_.half_type == HalfType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
   }
+  if (shape_.format == Format::kFp8) {
+    return Fp8ToDouble(codes[PairAt(shape_.side, shape_.dim, row, d).byte]);
+  }
   if (shape_.format == Format::kInt8) {
     return static_cast<std::int8_t>(codes[Int8At(shape_.side, shape_.dim, row, d).byte]);
   }
@@ -170,7 +190,7 @@ double TestBlock::Code(int row, int d) const {
 }
 
 double TestBlock::Scale(int row, int d) const {
-  if (shape_.format == Format::kHalf) return 1.0;
+  if (IsFloat(shape_.format)) return 1.0;
   const std::uint16_t bits = kernel_.scales[d / shape_.group * shape_.capacity_rows + row];
   const float scale = shape_.half_type == HalfType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
   return kernel_.codebook != nullptr ? static_cast<double>(scale) * codebook_.level_scale : scale;

@@ -32,14 +32,14 @@ class GuardedMemory {
   std::uint8_t* data_ = nullptr;
 };
 
-enum class Format { kHalf, kInt8, kNibble, kCodebook, kPlanes };
+enum class Format { kHalf, kFp8, kInt8, kNibble, kCodebook, kPlanes };
 std::string FormatName(Format format);
 
 struct Shape {
   Format format = Format::kHalf;
   Side side = Side::kKey;
   int dim = 0;
-  int group = 0;  // ignored by half
+  int group = 0;  // ignored by half and fp8
   int bits = 3;   // kPlanes: of a code
   bool zeros = false;
   HalfType half_type = HalfType::kBF16;
