@@ -71,6 +71,26 @@ std::vector<std::uint64_t> ProtectedKeys(const RowSet& set, const HeadScores& sc
 
 }  // namespace
 
+std::vector<std::int64_t> RowBudgets(const Budget& budget, const SetTable& table) {
+  std::vector<std::int64_t> budgets;
+  for (const SetTable::Set& set : table.sets()) {
+    budgets.push_back(budget.RowsOf(static_cast<std::int64_t>(set.positions.size())));
+  }
+  return budgets;
+}
+
+std::vector<std::int64_t> SharedBudgets(const SetTable& table, std::int64_t total) {
+  const std::int64_t count = table.heads();
+  std::vector<std::int64_t> budgets;
+  std::int64_t first = 0;
+  for (const SetTable::Set& set : table.sets()) {
+    const std::int64_t more = std::clamp<std::int64_t>(total % count - first, 0, set.heads);
+    budgets.push_back(total / count + more / set.heads);
+    first += set.heads;
+  }
+  return budgets;
+}
+
 BudgetPlan::BudgetPlan(const EvictStage& stage, const SetTable& table,
                        std::span<const std::int64_t> budgets)
     : stage_(stage), table_(table) {

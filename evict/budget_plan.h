@@ -11,16 +11,27 @@
 #include <span>
 #include <vector>
 
+#include "evict/budget.h"
 #include "evict/protection.h"
 #include "evict/row_set.h"
 #include "evict/set_table.h"
 
 namespace kvsieve::evict {
 
+// Rows of each set before the split: what a budget in rows gives it, or its part of `total` rows of
+// all heads: as many for each head, and one more for the first ones. Heads that share a set share
+// what they have together.
+std::vector<std::int64_t> RowBudgets(const Budget& budget, const SetTable& table);
+std::vector<std::int64_t> SharedBudgets(const SetTable& table, std::int64_t total);
+
 class BudgetPlan {
  public:
-  // budgets: rows of each set of the table, before the split. Stage and table outlive the plan.
+  // budgets: RowBudgets or SharedBudgets. Stage and table outlive the plan.
   BudgetPlan(const EvictStage& stage, const SetTable& table, std::span<const std::int64_t> budgets);
+
+  const RowSet& set(std::size_t i) const { return sets_[i]; }
+  // What the split gives a set; of an adaptive one, after Compete.
+  std::int64_t rows(std::size_t i) const { return rows_[i]; }
 
   // Whether the rows of a layer must be scored before Compete and Select: some row of it, or of a
   // layer that it is ranked against, is chosen by score.

@@ -5,6 +5,7 @@
 
 #include "evict/budget_plan.h"
 #include "evict/check_observation.h"
+#include "evict/forecast.h"
 #include "evict/set_table.h"
 #include "kvsieve/str_cat.h"
 
@@ -24,11 +25,7 @@ class ScoredRanking final : public Ranking {
     return Status::Ok();
   }
 
-  std::int64_t heads() const override {
-    std::int64_t heads = 0;
-    for (const SetTable::Set& set : table_.sets()) heads += set.heads;
-    return heads;
-  }
+  std::int64_t heads() const override { return table_.heads(); }
   std::int64_t most_rows() const override {
     std::size_t most = 0;
     for (const SetTable::Set& set : table_.sets()) most = std::max(most, set.positions.size());
@@ -36,7 +33,7 @@ class ScoredRanking final : public Ranking {
   }
 
   Result<std::vector<LayerDecision>> Select(std::int64_t total, Parallel& parallel) const override {
-    BudgetPlan plan(*stage_, table_, BudgetsOf(total));
+    BudgetPlan plan(*stage_, table_, SharedBudgets(table_, total));
     if (stage_->adaptive()) {
       const bool together = stage_->ranks_over_layers();
       const std::size_t step = together ? table_.layers() : 1;
@@ -53,19 +50,6 @@ class ScoredRanking final : public Ranking {
   }
 
  private:
-  // Heads that share a set share what they have together.
-  std::vector<std::int64_t> BudgetsOf(std::int64_t total) const {
-    const std::int64_t count = heads();
-    std::vector<std::int64_t> budgets;
-    std::int64_t first = 0;
-    for (const SetTable::Set& set : table_.sets()) {
-      const std::int64_t more = std::clamp<std::int64_t>(total % count - first, 0, set.heads);
-      budgets.push_back(total / count + more / set.heads);
-      first += set.heads;
-    }
-    return budgets;
-  }
-
   std::shared_ptr<const EvictStage> stage_;
   SetTable table_;
   SetScores scores_;
@@ -114,6 +98,10 @@ class ScoringEvictor final : public Evictor {
     return budget.kind == BudgetKind::kBytes ? &budget.bytes : nullptr;
   }
 
+  Result<Forecast> Foresee(const ForecastCall& call) const override {
+    return evict::Foresee(*stage_, call);
+  }
+
   Result<std::unique_ptr<const Ranking>> Rank(std::span<const Observation> layers,
                                               Parallel& parallel,
                                               ScoreScratch* scratch) const override {
@@ -135,12 +123,7 @@ class ScoringEvictor final : public Evictor {
     ScoreScratch own;
     if (scratch == nullptr) scratch = &own;
     KVS_ASSIGN_OR_RETURN(const SetTable table, Prepare(layers, scratch));
-    std::vector<std::int64_t> budgets;
-    for (const SetTable::Set& set : table.sets()) {
-      const auto rows = static_cast<std::int64_t>(set.positions.size());
-      budgets.push_back(stage_->selection.budget.RowsOf(rows));
-    }
-    BudgetPlan plan(*stage_, table, budgets);
+    BudgetPlan plan(*stage_, table, RowBudgets(stage_->selection.budget, table));
     SetScores scores(table);
     std::vector<LayerDecision> decisions;
     const std::size_t step = stage_->ranks_over_layers() ? layers.size() : 1;

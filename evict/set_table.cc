@@ -82,6 +82,12 @@ Result<SetTable> SetTable::Create(Scope scope, std::span<const Observation> laye
   return table;
 }
 
+std::int64_t SetTable::heads() const {
+  std::int64_t heads = 0;
+  for (const Set& set : sets_) heads += set.heads;
+  return heads;
+}
+
 SetScores::SetScores(const SetTable& table)
     : layers_(table.layers()), places_(table.sets().size()), keys_(table.sets().size()) {
   for (std::size_t layer = table.layers(); layer-- > 0;) {  // a shared set is the first layer's

@@ -48,6 +48,7 @@ class SetTable {
   int ranked_layers() const { return ranked_layers_; }
 
   std::span<const Set> sets() const { return sets_; }
+  std::int64_t heads() const;  // KV heads of the ranked layers
   // The sets of one layer are [first_set, first_set + sets_of). Layers may share theirs.
   std::size_t first_set(std::size_t layer) const { return first_set_[layer]; }
   std::size_t sets_of(std::size_t layer) const {

@@ -191,6 +191,10 @@ std::vector<std::int64_t> PyramidRows(const Split& split, std::span<const RowSet
   return rows;
 }
 
+std::int64_t AdaptiveLeast(const Split& split, const RowSet& set) {
+  return std::max(set.protected_count, FloorRows(split, set));
+}
+
 std::vector<std::int64_t> AdaptiveRows(const Split& split, std::span<const RowSet> sets,
                                        std::span<const SetKeys> keys) {
   std::vector<Competitor> competitors;
@@ -198,8 +202,7 @@ std::vector<std::int64_t> AdaptiveRows(const Split& split, std::span<const RowSe
   for (std::size_t i = 0; i < sets.size(); ++i) {
     const RowSet& set = sets[i];
     if (!set.splits()) continue;
-    const std::int64_t least = std::max(set.protected_count, FloorRows(split, set));
-    competitors.push_back({least, set.protected_count, keys[i]});
+    competitors.push_back({AdaptiveLeast(split, set), set.protected_count, keys[i]});
     total += set.share;
   }
   const std::vector<std::int64_t> shares = Compete(competitors, total);

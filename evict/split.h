@@ -57,6 +57,9 @@ struct SetKeys {
   std::span<const std::uint64_t> of_protected;  // those of its protected rows
 };
 
+// What a set keeps of an adaptive split whatever the scores.
+std::int64_t AdaptiveLeast(const Split& split, const RowSet& set);
+
 // Rows of each set when the rows of all `sets` compete by score: every set keeps its protected rows
 // and ceil(floor * budget), the rest of the sets' budgets goes to the best rows wherever they are.
 // Between equal scores the earlier set wins.

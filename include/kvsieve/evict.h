@@ -120,6 +120,42 @@ class Ranking {
                                                     Parallel& parallel) const = 0;
 };
 
+// A decision still to come: how many rows, and which of them without a look at scores.
+struct ForecastCall {
+  std::span<const LayerSpec> layers;
+  std::int64_t tokens = 0;      // of the prompt, at positions 0, 1, ...
+  std::int64_t total_rows = 0;  // of a budget in bytes: what Ranking::Select would be given
+  enum class Decisions : std::uint8_t { kOnce, kEachChunk };
+  Decisions decisions = Decisions::kOnce;
+};
+// Positions [begin, end).
+struct PositionRange {
+  TokenPos begin = 0;
+  TokenPos end = 0;
+};
+struct RowBounds {
+  std::int64_t least = 0;
+  std::int64_t most = 0;
+
+  RowBounds& operator+=(const RowBounds& other) {
+    least += other.least;
+    most += other.most;
+    return *this;
+  }
+};
+struct HeadForecast {
+  RowBounds rows;
+  std::vector<PositionRange> certain;  // stay whatever their score; ascending, disjoint
+};
+struct LayerForecast {
+  std::vector<HeadForecast> heads;  // empty: a sliding-window layer, not ranked
+  RowBounds rows;                   // of all heads: an adaptive split shares a number of rows
+};
+struct Forecast {
+  std::vector<LayerForecast> layers;
+  RowBounds rows;  // of all layers
+};
+
 // A scorer with its selection: budget, protection, order. Immutable, shared freely.
 class Evictor {
  public:
@@ -142,6 +178,10 @@ class Evictor {
 
   // Null when the budget is in rows.
   virtual const ByteBudget* byte_budget() const = 0;
+  // What Decide, or a Ranking, will keep of a prompt: a number where it does not depend on scores,
+  // bounds where it does. Takes 4 bytes a token.
+  virtual Result<Forecast> Foresee(const ForecastCall& call) const = 0;
+
   // Scores all rows of the layers given together, whatever the budget.
   virtual Result<std::unique_ptr<const Ranking>> Rank(std::span<const Observation> layers,
                                                       Parallel& parallel,
