@@ -44,12 +44,16 @@ class Buffer {
     return buffer;
   }
 
+  // Size of a buffer of `bytes` that Grow finds too small for `wanted`.
+  static constexpr std::size_t GrownBytes(std::size_t bytes, std::size_t wanted) {
+    const std::size_t roomy = bytes + bytes / 2;
+    return roomy > wanted ? roomy : wanted;
+  }
   // Moves the first `used` bytes into a buffer of at least `wanted` bytes, growing by half so that
   // appends cost O(1) each. On failure nothing changes.
   Status Grow(Allocator& allocator, std::size_t wanted, std::size_t used) {
     if (wanted <= bytes_) return Status::Ok();
-    const std::size_t roomy = bytes_ + bytes_ / 2;
-    KVS_ASSIGN_OR_RETURN(Buffer larger, Allocate(allocator, roomy > wanted ? roomy : wanted));
+    KVS_ASSIGN_OR_RETURN(Buffer larger, Allocate(allocator, GrownBytes(bytes_, wanted)));
     if (used > 0) std::memcpy(larger.data_, data_, used);
     *this = std::move(larger);
     return Status::Ok();

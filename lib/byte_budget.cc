@@ -136,7 +136,9 @@ std::int64_t KeptBytes(const LayerState& layer, std::int64_t tail, std::span<con
 }
 
 std::int64_t FullBytes(const LayerState& layer) {
-  return layer.full_rows() * layer.spec.kv_heads * 2 * (layer.spec.key_dim + layer.spec.value_dim);
+  ByteReport seen;
+  AddSeen(layer.spec, layer.tokens(), layer.spec.kv_heads, seen);
+  return seen.full_bytes();
 }
 
 Result<std::vector<LayerDecision>> DecideBytes(const ByteBudgetCall& call, Parallel& parallel,

@@ -9,9 +9,7 @@ namespace kvsieve {
 namespace {
 
 void AddSeen(const LayerState& layer, std::int64_t heads, ByteReport& report) {
-  report.key_full_bytes += layer.full_rows() * heads * layer.spec.key_dim * 2;
-  report.value_full_bytes += layer.full_rows() * heads * layer.spec.value_dim * 2;
-  report.tokens_seen += layer.tokens() * heads;
+  AddSeen(layer.spec, layer.tokens(), heads, report);
   report.lifetime_tokens += layer.lifetime_tokens * heads;
 }
 

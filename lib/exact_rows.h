@@ -30,6 +30,8 @@ struct RowShape {
   std::size_t row_bytes(Side side) const {
     return static_cast<std::size_t>(dim(side)) * ElementBytes(type(side));
   }
+  // Of K and V of a row in a plain f16 cache.
+  std::int64_t f16_row_bytes() const { return std::int64_t{2} * (key_dim + value_dim); }
 };
 
 class ExactRows {

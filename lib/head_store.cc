@@ -26,8 +26,7 @@ void HeadStore::AddBytes(const RowShape& shape, ByteReport& report) const {
   sinks.AddBytes(shape, report);
   for (const Tier& tier : tiers) tier.AddBytes(report);
   tail.AddBytes(shape, report);
-  report.rows_kept += rows();
-  report.f16_rows_bytes += rows() * 2 * (shape.key_dim + shape.value_dim);
+  AddRows(shape, rows(), report);
 }
 
 void ReadStoredRows(const HeadStore& store, const RowShape& shape, Side side, RowIndex first,

@@ -14,6 +14,12 @@
 
 namespace kvsieve {
 
+// Counts `rows` stored rows.
+inline void AddRows(const RowShape& shape, std::int64_t rows, ByteReport& report) {
+  report.rows_kept += rows;
+  report.f16_rows_bytes += rows * shape.f16_row_bytes();
+}
+
 struct HeadStore {
   ExactRows sinks;
   std::vector<Tier> tiers;

@@ -48,6 +48,20 @@ inline std::string StoreText(const LayerStore& store) {
   return StrCat("k=", store.key->Canonical(), ", v=", store.value->Canonical());
 }
 
+// Rows of a head that a plain engine would hold after `tokens` tokens.
+inline std::int64_t FullRows(const LayerSpec& layer, std::int64_t tokens) {
+  return layer.sliding_window > 0 && tokens > layer.sliding_window ? layer.sliding_window : tokens;
+}
+
+// Counts `tokens` tokens of `heads` KV heads, and what a plain engine would hold of them.
+inline void AddSeen(const LayerSpec& layer, std::int64_t tokens, std::int64_t heads,
+                    ByteReport& report) {
+  const std::int64_t rows = FullRows(layer, tokens) * heads;
+  report.key_full_bytes += rows * layer.key_dim * 2;
+  report.value_full_bytes += rows * layer.value_dim * 2;
+  report.tokens_seen += tokens * heads;
+}
+
 struct LayerState : LayerProgress {
   LayerSpec spec;
   std::vector<LayerStore> stores;  // one per tier; addresses stay put
@@ -64,10 +78,6 @@ struct LayerState : LayerProgress {
     return most;
   }
   bool slides() const { return spec.sliding_window > 0; }
-  // Rows that a plain engine would hold per head.
-  std::int64_t full_rows() const {
-    return slides() && tokens() > spec.sliding_window ? spec.sliding_window : tokens();
-  }
   // Rows up to `position` fell out of the window. The first query that sees none of them comes
   // sliding_window later: the cache can be taken back to it.
   void NoteOutOfWindow(TokenPos position) {

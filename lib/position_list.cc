@@ -116,6 +116,19 @@ PositionBytes PositionList::BytesFor(const PositionSpan& positions) {
           store.body_room(positions.rows, positions.last) + store.mark_bytes(positions.rows)};
 }
 
+PositionBytes PositionList::MostBytesFor(std::int64_t rows, std::int64_t span) {
+  if (rows == 0) return {};
+  const std::int64_t with_gaps = std::min(rows, span - 1);
+  if (with_gaps <= 1) return {kPositionBytes, kPositionBytes};
+  Store store;
+  const PositionSpan positions = {with_gaps, 0, static_cast<TokenPos>(span - 1)};
+  store.form = FormFor(Form::kList, positions);
+  // Positions dropped from the front of a bitmap leave up to 7 bits behind.
+  const std::int64_t live = store.bytes(with_gaps, positions.last) + 1;
+  const auto grown = static_cast<std::size_t>(live + kPositionBytes);
+  return {live, static_cast<std::int64_t>(Buffer::GrownBytes(grown, grown))};
+}
+
 PositionList::Form PositionList::FormFor(Form now, const PositionSpan& positions) {
   const std::int64_t span = std::int64_t{positions.last} - positions.first + 1;
   if (span == positions.rows) return Form::kRun;

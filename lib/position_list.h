@@ -51,6 +51,10 @@ class PositionList {
   // as much or more.
   static PositionBytes BytesFor(const PositionSpan& positions);
 
+  // No list of at most `rows` rows, the last less than `span` behind the first, takes more, however
+  // it came to be: lists are slow to become bitmaps, and buffers grow by half.
+  static PositionBytes MostBytesFor(std::int64_t rows, std::int64_t span);
+
   // Precondition: `positions` strictly increasing, non-negative.
   static Result<PositionList> Build(Allocator& allocator, std::span<const TokenPos> positions);
 

@@ -58,8 +58,8 @@ Status QueryRing::Grow(Allocator& allocator, const LayerSpec& layer, std::size_t
   const std::size_t old = std::min(positions_.size(), room - fresh.size());
   const std::size_t total = old + fresh.size();
   KVS_ASSIGN_OR_RETURN(Buffer grown,
-                       Buffer::Allocate(allocator, static_cast<std::size_t>(layer.query_heads) *
-                                                       total * dim * sizeof(float)));
+                       Buffer::Allocate(allocator, static_cast<std::size_t>(BytesFor(
+                                                       layer, static_cast<std::int64_t>(total)))));
   std::vector<TokenPos> held(positions_.end() - static_cast<std::ptrdiff_t>(old), positions_.end());
   held.insert(held.end(), fresh.begin(), fresh.end());
   Straighten(layer);

@@ -44,6 +44,11 @@ class QueryRing {
   std::span<const TokenPos> positions() const { return positions_; }
   // One past the last position held.
   TokenPos end() const { return positions_.empty() ? 0 : positions_.back() + 1; }
+  // resident_bytes() with so many queries observed.
+  static std::int64_t BytesFor(const LayerSpec& layer, std::int64_t queries) {
+    return layer.query_heads * queries *
+           static_cast<std::int64_t>(row_floats(layer) * sizeof(float));
+  }
   std::int64_t resident_bytes() const { return static_cast<std::int64_t>(buffer_.bytes()); }
 
  private:

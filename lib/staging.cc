@@ -13,12 +13,14 @@ constexpr std::int64_t kMinPageRows = 256;
 
 }  // namespace
 
+std::int64_t Staging::PageRoom(std::int64_t rows) { return std::max(kMinPageRows, rows); }
+
 Status Staging::AddRoom(Allocator& allocator, const RowShape& shape, int heads, std::int64_t rows) {
   const std::int64_t room = pages_.empty() ? 0 : pages_.back().begin + pages_.back().room;
   if (room >= rows_ + rows) return Status::Ok();
   Page page;
   page.begin = room;
-  page.room = std::max(kMinPageRows, rows_ + rows - room);
+  page.room = PageRoom(rows_ + rows - room);
   for (const Side side : {Side::kKey, Side::kValue}) {
     const auto bytes = static_cast<std::size_t>(heads * page.room) * shape.row_bytes(side);
     KVS_ASSIGN_OR_RETURN(page.buffer(side), Buffer::Allocate(allocator, bytes));
@@ -183,8 +185,23 @@ void Staging::AddBytes(const LayerSpec& layer, const RowShape& shape, ByteReport
   report.reserved_bytes += resident_bytes() - key_bytes - value_bytes - positions;
   for (int head = 0; head < layer.kv_heads; ++head) {
     report.rows_kept += rows(head);
-    report.f16_rows_bytes += rows(head) * 2 * (shape.key_dim + shape.value_dim);
+    report.f16_rows_bytes += rows(head) * shape.f16_row_bytes();
   }
+}
+
+std::int64_t Staging::BytesFor(const LayerSpec& layer, const RowShape& shape, std::int64_t tokens,
+                               std::int64_t chunk) {
+  std::int64_t room = 0;
+  std::size_t position_bytes = 0;
+  for (std::int64_t rows = 0; rows < tokens;) {
+    rows = std::min(tokens, rows + chunk);
+    if (room < rows) room += PageRoom(rows - room);
+    const std::size_t wanted = static_cast<std::size_t>(rows) * sizeof(TokenPos);
+    if (position_bytes < wanted) position_bytes = Buffer::GrownBytes(position_bytes, wanted);
+  }
+  const std::size_t row_bytes = shape.row_bytes(Side::kKey) + shape.row_bytes(Side::kValue);
+  return layer.kv_heads * room * static_cast<std::int64_t>(row_bytes) +
+         static_cast<std::int64_t>(position_bytes);
 }
 
 // Of the pages and their positions; kept rows count their own.

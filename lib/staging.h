@@ -59,6 +59,10 @@ class Staging {
   Result<std::vector<PositionList::Cut>> PrepareTrim(Allocator& allocator, TokenPos end) const;
   void Trim(TokenPos end, std::vector<PositionList::Cut> cuts);
 
+  // What a staging asks of the allocator for `tokens` rows of each head, appended `chunk` at a
+  // time.
+  static std::int64_t BytesFor(const LayerSpec& layer, const RowShape& shape, std::int64_t tokens,
+                               std::int64_t chunk);
   // Adds what is held: one list of positions serves the fresh rows of all heads.
   void AddBytes(const LayerSpec& layer, const RowShape& shape, ByteReport& report) const;
 
@@ -72,6 +76,8 @@ class Staging {
     const Buffer& buffer(Side side) const { return side == Side::kKey ? keys : values; }
     Buffer& buffer(Side side) { return side == Side::kKey ? keys : values; }
   };
+  // Rows of a new page for `rows` rows that find no room.
+  static std::int64_t PageRoom(std::int64_t rows);
   Status AddRoom(Allocator& allocator, const RowShape& shape, int heads, std::int64_t rows);
   const Page& PageOf(RowIndex r) const;
   const std::uint8_t* fresh_row(const RowShape& shape, Side side, int head, RowIndex r) const;

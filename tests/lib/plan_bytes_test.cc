@@ -1,0 +1,321 @@
+// What PlanBytes tells beforehand, against what a cache that lived through it reports, and what its
+// allocator gave.
+#include "kvsieve/plan_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kvsieve/str_cat.h"
+#include "lib/byte_report_fields.h"
+#include "tests/lib/cache_fixture.h"
+
+namespace kvsieve {
+namespace {
+
+using cache_test::MakeLayer;
+using cache_test::MakePrompt;
+using cache_test::MustCreate;
+using cache_test::MustParse;
+using cache_test::Positions;
+using cache_test::Prompt;
+using cache_test::TestAllocator;
+
+constexpr const char* kFieldNames[] = {"key_full",    "value_full", "f16_rows",       "payload",
+                                       "scale",       "metadata",   "key_kept",       "value_kept",
+                                       "padding",     "reserved",   "observation",    "shared",
+                                       "tokens_seen", "rows_kept",  "lifetime_tokens"};
+
+void ExpectWithin(const ByteBounds& bounds, const ByteReport& report) {
+  int name = 0;
+  for (const auto field : kByteReportSums) {
+    EXPECT_LE(bounds.least.*field, report.*field) << kFieldNames[name];
+    EXPECT_GE(bounds.most.*field, report.*field) << kFieldNames[name];
+    ++name;
+  }
+}
+
+void ExpectWithin(const ByteRange& range, std::int64_t bytes, const char* what) {
+  EXPECT_LE(range.least, bytes) << what;
+  EXPECT_GE(range.most, bytes) << what;
+}
+
+BytePlan MustPlan(std::string_view spec, const std::vector<LayerSpec>& layers,
+                  const PlanRequest& request) {
+  Result<BytePlan> plan = PlanBytes(*MustParse(spec), layers, request);
+  EXPECT_TRUE(plan.ok()) << spec << ": " << (plan.ok() ? "" : plan.error().message);
+  return plan.ok() ? *std::move(plan) : BytePlan();
+}
+
+// The life that a request tells of: the prompt in chunks, an eviction after each where the schedule
+// says so, decode tokens one at a time.
+class Life {
+ public:
+  Life(std::string_view spec, const std::vector<LayerSpec>& layers, const PlanRequest& request)
+      : request_(request), cache_(MustCreate(spec, layers, Options())) {
+    const std::int64_t tokens = request.prompt_tokens + request.decode_tokens;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      prompts_.push_back(MakePrompt(layers[i], tokens, 11 + i));
+    }
+    const std::int64_t chunk = request.chunk_tokens > 0 ? request.chunk_tokens : tokens;
+    for (std::int64_t first = 0; first < request.prompt_tokens; first += chunk) {
+      const std::int64_t count = std::min(chunk, request.prompt_tokens - first);
+      Append(Phase::kPrefill, first, count);
+      Observe(first, count);
+      for (int i = 0; i < cache_.layers(); ++i) EXPECT_TRUE(cache_.Evict(i).ok());
+    }
+  }
+  void Finish() {
+    const Status finished = cache_.FinishPrefill();
+    EXPECT_TRUE(finished.ok()) << finished.message();
+  }
+  void Decode() {
+    for (std::int64_t t = 0; t < request_.decode_tokens; ++t) {
+      Append(Phase::kDecode, request_.prompt_tokens + t, 1);
+    }
+  }
+  const Cache& cache() const { return cache_; }
+  const TestAllocator& allocator() const { return allocator_; }
+
+ private:
+  CacheOptions Options() {
+    CacheOptions options;
+    options.allocator = &allocator_;
+    return options;
+  }
+  void Append(Phase phase, std::int64_t first, std::int64_t count) {
+    for (int i = 0; i < cache_.layers(); ++i) {
+      const Prompt& prompt = prompts_[static_cast<std::size_t>(i)];
+      ASSERT_TRUE(cache_test::AppendRows(cache_, i, phase, prompt, first, count).ok());
+    }
+  }
+  void Observe(std::int64_t first, std::int64_t count) {
+    for (int i = 0; i < cache_.layers(); ++i) {
+      const LayerSpec& layer = cache_.layer(i);
+      const std::vector<float> queries =
+          cache_test::UniformRows(layer.query_heads * count * layer.key_dim, 7);
+      ASSERT_TRUE(cache_
+                      .Observe(i, Positions(static_cast<TokenPos>(first), count),
+                               HeadsView::HeadMajor(queries.data(), layer.query_heads, count,
+                                                    layer.key_dim))
+                      .ok());
+    }
+  }
+
+  PlanRequest request_;
+  TestAllocator allocator_;
+  Cache cache_;
+  std::vector<Prompt> prompts_;
+};
+
+void ExpectPlanHolds(const std::string& spec, const std::vector<LayerSpec>& layers,
+                     PlanRequest request) {
+  SCOPED_TRACE(StrCat(spec, ", ", request.prompt_tokens, " + ", request.decode_tokens,
+                      " tokens, chunks of ", request.chunk_tokens));
+  request.key_type = request.value_type = ElementType::kF32;
+  const BytePlan plan = MustPlan(spec, layers, request);
+  Life life(spec, layers, request);
+  life.Finish();
+  ExpectWithin(plan.prefill_peak, life.allocator().peak_bytes, "peak");
+  life.Decode();
+  const ByteReport report = life.cache().Report();
+  ExpectWithin(plan.bytes, report);
+  ExpectWithin(plan.kept, report.kept_bytes(), "kept");
+  ExpectWithin(plan.resident, life.allocator().live_bytes, "resident");
+  ASSERT_EQ(plan.layers.size(), layers.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    SCOPED_TRACE(StrCat("layer ", i));
+    EXPECT_EQ(plan.layers[i].layer, layers[i].layer);
+    ExpectWithin(plan.layers[i].bytes, life.cache().ReportLayer(static_cast<int>(i)).bytes);
+  }
+}
+
+std::vector<LayerSpec> MixedLayers() {
+  std::vector<LayerSpec> layers = {MakeLayer(4, 2, 64, 64), MakeLayer(4, 2, 64, 64),
+                                   MakeLayer(3, 1, 96, 32), MakeLayer(4, 4, 32, 64)};
+  layers[1].sliding_window = 100;
+  for (int i = 0; i < 4; ++i) layers[static_cast<std::size_t>(i)].layer = i;
+  return layers;
+}
+
+constexpr const char* kStores[] = {"kv=f16",
+                                   "kv=int8 | tail=64",
+                                   "k=int8, v=int4 | exact_sinks=4",
+                                   "kv=q8_0",
+                                   "kv=q4_0 | tail=1",
+                                   "k=center+turbo4, v=turbo3 | tail=40",
+                                   "kv=channel(bits=2,group=32)",
+                                   "kv=channel(bits=4,group=16) | exact_sinks=70 | tail=50",
+                                   "kv=int8 | layers(0..0,-1..-1)={kv=f16}"};
+
+// Nothing is left open where every row stays, and right after the prompt nothing else is either.
+TEST(PlanBytes, IsExactWithoutEviction) {
+  for (const char* store : kStores) {
+    const std::string spec = StrCat("none | ", store);
+    for (const std::int64_t tokens : {0, 3, 64, 331}) {
+      PlanRequest request;
+      request.prompt_tokens = tokens;
+      ExpectPlanHolds(spec, MixedLayers(), request);
+      const BytePlan plan = MustPlan(spec, MixedLayers(), request);
+      EXPECT_TRUE(plan.kept.exact());
+      EXPECT_TRUE(plan.resident.exact());
+      EXPECT_TRUE(plan.prefill_peak.exact());
+      request.chunk_tokens = 37;
+      ExpectPlanHolds(spec, MixedLayers(), request);
+      for (const std::int64_t decode : {1, 170}) {
+        request.decode_tokens = decode;
+        ExpectPlanHolds(spec, MixedLayers(), request);
+        EXPECT_TRUE(MustPlan(spec, MixedLayers(), request).kept.exact());
+      }
+    }
+  }
+}
+
+class PlanWithEviction : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PlanWithEviction, HoldsWhatTheCacheReports) {
+  for (const char* store : kStores) {
+    const std::string spec = StrCat(GetParam(), " | ", store);
+    for (const std::int64_t tokens : {2, 90, 331}) {
+      PlanRequest request;
+      request.prompt_tokens = tokens;
+      ExpectPlanHolds(spec, MixedLayers(), request);
+      request.decode_tokens = 75;
+      ExpectPlanHolds(spec, MixedLayers(), request);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Evictors, PlanWithEviction,
+    ::testing::Values("snapkv(budget=60)", "snapkv(budget=30%,window=8,sinks=0)",
+                      "random(budget=50)", "snapkv(budget=40%,window=16,split=pyramid(beta=10))",
+                      "snapkv(budget=40%,window=16,split=adaptive)",
+                      "snapkv(budget=40%,window=16,split=adaptive(floor=0,scope=model))",
+                      "random(budget=60%,select=threshold:0.7)",
+                      "random(budget=40%,protect=[50..80])", "random(budget=33%,select=chunk:16)",
+                      "snapkv(budget=30%,scope=layer)", "snapkv(budget=3x,window=16)",
+                      "random(budget=60kB)", "random(budget=1GiB)", "random(budget=10B)",
+                      "random(budget=3x,split=adaptive)", "random(budget=2x,split=pyramid)",
+                      "random(budget=2x,select=threshold:0.5)"));
+
+TEST(PlanBytes, HoldsWhatSchedulesLeave) {
+  for (const char* spec : {"random(budget=60,recent=8) | kv=int8 | tail=16 | schedule=per_chunk",
+                           "random(budget=60,recent=20%) | kv=int4 | schedule=per_chunk",
+                           "recency(budget=48) | k=center+turbo4, v=turbo4 | schedule=per_chunk",
+                           "snapkv(budget=48,window=16) | kv=int8 | schedule=every(8)"}) {
+    for (const std::int64_t chunk : {0, 33, 100}) {
+      PlanRequest request;
+      request.prompt_tokens = 331;
+      request.chunk_tokens = chunk;
+      ExpectPlanHolds(spec, MixedLayers(), request);
+    }
+  }
+}
+
+// Rows chosen by score leave positions open, and nothing else.
+TEST(PlanBytes, OnlyPositionsAreOpenUnderAnEvenSplit) {
+  const std::vector<LayerSpec> layers(3, MakeLayer(4, 2, 64, 64));
+  PlanRequest request;
+  request.prompt_tokens = 1000;
+  const BytePlan plan =
+      MustPlan("snapkv(budget=25%) | k=center+turbo4, v=turbo4 | exact_sinks=4", layers, request);
+  EXPECT_EQ(plan.bytes.least.payload_bytes, plan.bytes.most.payload_bytes);
+  EXPECT_EQ(plan.bytes.least.scale_bytes, plan.bytes.most.scale_bytes);
+  EXPECT_EQ(plan.bytes.most.rows_kept, 3 * 2 * 250);
+  // One position at least of sinks and tier; at most the bitmap of all rows behind the sinks: a bit
+  // a row, 996 rounded up to bytes, and a position per 64 of the 246 rows kept.
+  EXPECT_EQ(plan.kept.most - plan.kept.least, 6 * (125 + 4 * 4 - 4));
+  // Without exact sinks first and last row are known, so that the bitmap is.
+  EXPECT_TRUE(MustPlan("snapkv(budget=25%) | kv=int8", layers, request).kept.exact());
+  // Heads that compete keep a known number of rows together.
+  const BytePlan adaptive =
+      MustPlan("snapkv(budget=25%,split=adaptive(scope=model)) | kv=int8", layers, request);
+  EXPECT_EQ(adaptive.bytes.least.payload_bytes, adaptive.bytes.most.payload_bytes);
+  EXPECT_EQ(adaptive.bytes.most.rows_kept, 3 * 2 * 250);
+}
+
+// A budget in bytes is nearly used up, and never passed.
+TEST(PlanBytes, ABudgetInBytesBoundsWhatIsKept) {
+  const std::vector<LayerSpec> layers(4, MakeLayer(8, 2, 128, 128));
+  PlanRequest request;
+  request.prompt_tokens = 20000;
+  const BytePlan plan = MustPlan("snapkv(budget=8x) | kv=int8", layers, request);
+  const std::int64_t limit = std::int64_t{4} * 2 * 20000 * 512 / 8;
+  EXPECT_EQ(plan.kept.most, limit);
+  EXPECT_GT(plan.kept.least, limit - limit / 50);
+}
+
+// Block bytes of a quantized row are not bytes of an element.
+TEST(Cases, U71_QuantizedRowsTakeTheirBlocksBytes) {
+  const std::vector<LayerSpec> layers(32, MakeLayer(32, 8, 128, 128));
+  PlanRequest request;
+  request.prompt_tokens = 8192;
+  const auto rows_of = [&](const char* spec) {
+    const BytePlan plan = MustPlan(spec, layers, request);
+    EXPECT_TRUE(plan.kept.exact());
+    // A head without gaps stores one position.
+    EXPECT_EQ(plan.bytes.most.metadata_bytes, 32 * 8 * 4);
+    EXPECT_EQ(plan.bytes.most.full_bytes(), 1'073'741'824);
+    return plan.bytes.most.payload_bytes + plan.bytes.most.scale_bytes;
+  };
+  EXPECT_EQ(rows_of("none | kv=f16"), 1'073'741'824);
+  EXPECT_EQ(rows_of("none | kv=q8_0"), 570'425'344);
+  EXPECT_EQ(rows_of("none | kv=q4_0"), 301'989'888);
+}
+
+// The plan is what the allocator gives: to the byte without eviction, within 1 % with it.
+TEST(Cases, U73_ThePlanIsWhatIsAllocated) {
+  const std::vector<LayerSpec> layers(2, MakeLayer(8, 2, 128, 128));
+  PlanRequest request;
+  request.prompt_tokens = 3000;
+  request.key_type = request.value_type = ElementType::kF32;
+  for (const char* evict : {"none", "snapkv(budget=25%)", "random(budget=40%)"}) {
+    for (const char* store : {"kv=f16", "kv=q8_0", "kv=q4_0", "kv=int8", "kv=int4",
+                              "k=center+turbo4, v=turbo4", "kv=channel(bits=2)"}) {
+      const std::string spec = StrCat(evict, " | ", store);
+      SCOPED_TRACE(spec);
+      const BytePlan plan = MustPlan(spec, layers, request);
+      Life life(spec, layers, request);
+      life.Finish();
+      ExpectWithin(plan.resident, life.allocator().live_bytes, "resident");
+      EXPECT_LE(plan.resident.most - plan.resident.least, plan.resident.least / 100);
+      ExpectWithin(plan.prefill_peak, life.allocator().peak_bytes, "peak");
+    }
+  }
+}
+
+// Sizes that 32 bits do not hold.
+TEST(Cases, U77_PlannedSizesAre64Bits) {
+  const std::vector<LayerSpec> layers(80, MakeLayer(64, 8, 128, 128));
+  PlanRequest request;
+  request.prompt_tokens = 1'048'576;
+  const BytePlan plan = MustPlan("none | kv=f16", layers, request);
+  EXPECT_EQ(plan.bytes.most.payload_bytes, 343'597'383'680);
+  EXPECT_EQ(plan.bytes.most.full_bytes(), 343'597'383'680);
+  EXPECT_GT(plan.prefill_peak.least, 2 * std::int64_t{343'597'383'680});
+}
+
+TEST(PlanBytes, ErrorsSayWhatIsWrong) {
+  const std::vector<LayerSpec> layers = {MakeLayer(4, 2, 80, 80)};
+  const auto error_of = [&](std::string_view spec, const PlanRequest& request) {
+    const Result<BytePlan> plan = PlanBytes(*MustParse(spec), layers, request);
+    EXPECT_FALSE(plan.ok());
+    return plan.ok() ? std::string() : plan.error().message;
+  };
+  EXPECT_NE(error_of("none | kv=q8_0", {}).find("layer 0: "), std::string::npos);
+  EXPECT_NE(error_of("none | layers(1..1)={kv=f16}", {}).find("layer range 1..1"),
+            std::string::npos);
+  PlanRequest negative;
+  negative.decode_tokens = -1;
+  EXPECT_NE(error_of("none", negative).find("-1 tokens"), std::string::npos);
+  PlanRequest decode;
+  decode.decode_tokens = 1;
+  EXPECT_NE(error_of("random(budget=64) | schedule=every(4)", decode).find("every(4)"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvsieve
