@@ -70,7 +70,7 @@ Status CapSinks(SpecCall* call) {
   const SpecArg& budget = *Find(call, "budget");
   const Result<std::int64_t> rows = ParseInt(budget.value);
   if (!rows.ok()) {
-    return SpecError(budget.value_column,
+    return SpecError(own.args.front().value_column,
                      StrCat("option guarantee_sinks: false caps sinks by the budget, which must "
                             "then be a number of rows, not ",
                             budget.value));

@@ -9,6 +9,7 @@
 #include "kvsieve/eval/compare.h"
 #include "kvsieve/str_cat.h"
 #include "lib/eval/report_json.h"
+#include "lib/eval/row_errors.h"
 #include "lib/eval/safetensors.h"
 #include "tools/context.h"
 #include "tools/notes.h"
@@ -88,6 +89,8 @@ Status RunCompact(Context& context, const CompactCommand& command) {
       trace, std::move(pipeline), options, {command.chunk_rows, scores ? &*scores : nullptr});
   if (!prompt.ok()) return PipelineError(command.spec, prompt.error());
   KVS_RETURN_IF_ERROR(WriteRows(prompt->cache, command.out));
+  KVS_RETURN_IF_ERROR(
+      eval::MeasureRowErrors(trace, prompt->cache, context.parallel(), &prompt->result));
   eval::Comparison comparison = eval::DescribeSetting(trace, context.parallel());
   comparison.version = KVS_VERSION;
   comparison.chunk_rows = command.chunk_rows;

@@ -26,7 +26,8 @@ struct ReportCommand {
   std::string json;
 };
 
-std::vector<std::string> LayerCells(const std::string& name, const ByteReport& bytes, ByteUnit unit,
+std::vector<std::string> LayerCells(const std::string& name, const ByteReport& bytes,
+                                    const eval::RowErrors& errors, ByteUnit unit,
                                     const std::string& path) {
   const auto size = [&](std::int64_t count) {
     return Fixed(static_cast<double>(count) / unit.bytes, 1);
@@ -43,6 +44,8 @@ std::vector<std::string> LayerCells(const std::string& name, const ByteReport& b
           size(bytes.resident_bytes()),
           Fixed(bytes.total_ratio(), 2),
           Fixed(bytes.resident_ratio(), 2),
+          Fixed(errors.key, 5),
+          Fixed(errors.value, 5),
           path};
 }
 
@@ -58,12 +61,14 @@ void PrintLayers(const eval::PipelineResult& pipeline) {
   }
   table.AddColumn("total", "ratio");
   table.AddColumn("resident", "ratio");
+  table.AddColumn("K error", "share");
+  table.AddColumn("V error", "share");
   table.AddColumn("kernels", "", Align::kLeft);
   for (const eval::LayerResult& layer : pipeline.layers) {
-    table.AddRow(LayerCells(StrCat(layer.report.layer), layer.report.bytes, unit,
+    table.AddRow(LayerCells(StrCat(layer.report.layer), layer.report.bytes, layer.row_errors, unit,
                             eval::PathName(layer.report)));
   }
-  table.AddRow(LayerCells("all", pipeline.bytes, unit, ""), RowStyle::kMarked);
+  table.AddRow(LayerCells("all", pipeline.bytes, pipeline.row_errors, unit, ""), RowStyle::kMarked);
   table.Print(stdout);
 }
 

@@ -11,6 +11,7 @@
 #include "kvsieve/float16.h"
 #include "kvsieve/str_cat.h"
 #include "kvsieve/targets.h"
+#include "lib/eval/row_errors.h"
 
 namespace kvsieve::eval {
 namespace {
@@ -298,6 +299,7 @@ Result<PipelineResult> Comparer::Run(std::shared_ptr<const Pipeline> pipeline) c
   cache_options.decode_rows = options_.decode_rows;
   KVS_ASSIGN_OR_RETURN(CompressedPrompt prompt,
                        CompressPrompt(*trace_, pipeline, cache_options, options_.prompt));
+  KVS_RETURN_IF_ERROR(MeasureRowErrors(*trace_, prompt.cache, *parallel_, &prompt.result));
   EvalRun run(*trace_, exact_, *parallel_, options_, evicts, std::move(prompt.cache));
   KVS_RETURN_IF_ERROR(run.Run(&prompt.result));
   return std::move(prompt.result);

@@ -9,6 +9,7 @@
 
 #include "kvsieve/eval/compare.h"
 #include "kvsieve/str_cat.h"
+#include "lib/eval/run_notes.h"
 
 namespace kvsieve::eval {
 namespace {
@@ -156,8 +157,12 @@ Result<CompressedPrompt> CompressPrompt(const Trace& trace,
   result.bytes = cache.Report();
   const std::string note = ScheduleNote(pipeline->schedule(), prompt, trace, options.decode_rows);
   for (int i = 0; i < cache.layers(); ++i) {
-    result.layers.push_back({cache.ReportLayer(i), std::nullopt, {}});
-    AddNote(note, result.layers.back().report);
+    LayerReport& report = result.layers.emplace_back().report;
+    report = cache.ReportLayer(i);
+    AddNote(note, report);
+    KVS_ASSIGN_OR_RETURN(const LayerStore store,
+                         BuildStore(pipeline->StoreFor(i, cache.layers(), 0), cache.layer(i)));
+    AddNote(KeyAdvice(cache.layer(i), store.key->codec()), report);
   }
   return CompressedPrompt{std::move(cache), std::move(result)};
 }

@@ -34,8 +34,8 @@ Json AccuracyJson(const std::optional<Accuracy>& accuracy) {
 }
 
 // The fields that a pipeline and each of its layers have in common.
-void AddFigures(const ByteReport& report, const std::optional<Accuracy>& accuracy,
-                const Timing& time, Json& out) {
+void AddFigures(const ByteReport& report, const RowErrors& row_errors,
+                const std::optional<Accuracy>& accuracy, const Timing& time, Json& out) {
   Json bytes = Json::object();
   for (const ByteField& field : ByteFields()) bytes[std::string(field.name)] = field.get(report);
   out["bytes"] = std::move(bytes);
@@ -43,6 +43,8 @@ void AddFigures(const ByteReport& report, const std::optional<Accuracy>& accurac
   for (const RatioField& field : RatioFields()) {
     out[std::string(field.name)] = Number(field.get(report));
   }
+  out["key_rel_error"] = Number(row_errors.key);
+  out["value_rel_error"] = Number(row_errors.value);
   out["accuracy"] = AccuracyJson(accuracy);
   out["time"] = {{"compact_ms", Number(time.compact_ms)},
                  {"attend_us_per_token", Number(time.attend_us_per_token)}};
@@ -54,13 +56,13 @@ Json LayerJson(const LayerResult& layer) {
               {"applied", layer.report.applied},
               {"path", PathName(layer.report)},
               {"note", layer.report.note}};
-  AddFigures(layer.report.bytes, layer.accuracy, layer.time, out);
+  AddFigures(layer.report.bytes, layer.row_errors, layer.accuracy, layer.time, out);
   return out;
 }
 
 Json PipelineJson(const PipelineResult& pipeline) {
   Json out = {{"spec", pipeline.canonical}, {"typed", pipeline.typed}};
-  AddFigures(pipeline.bytes, pipeline.accuracy, pipeline.time, out);
+  AddFigures(pipeline.bytes, pipeline.row_errors, pipeline.accuracy, pipeline.time, out);
   out["pareto"] = pipeline.pareto;
   out["layers"] = Json::array();
   for (const LayerResult& layer : pipeline.layers) out["layers"].push_back(LayerJson(layer));
@@ -117,14 +119,16 @@ std::int64_t ChunkRows(const Comparison& comparison) {
 
 // Behind the figures: what a line needs to stand among those of other runs.
 constexpr char kCsvSetting[] =
-    ",typed,trace,target,threads,decode_rows,chunk_rows,key_path,value_path";
+    ",typed,trace,target,threads,decode_rows,chunk_rows,key_path,value_path,key_rel_error,"
+    "value_rel_error";
 
 std::string CsvSetting(const Comparison& comparison, const PipelineResult& pipeline) {
   return StrCat(",", CsvText(pipeline.typed), ",", CsvText(comparison.trace_name), ",",
                 comparison.target, ",", comparison.threads, ",",
                 comparison.decode_rows == DecodeRows::kExact ? "exact" : "stored", ",",
                 ChunkRows(comparison), ",", PathsOf(pipeline, &LayerReport::key_path), ",",
-                PathsOf(pipeline, &LayerReport::value_path));
+                PathsOf(pipeline, &LayerReport::value_path), ",",
+                CsvNumber(pipeline.row_errors.key), ",", CsvNumber(pipeline.row_errors.value));
 }
 
 }  // namespace

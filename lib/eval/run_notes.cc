@@ -77,6 +77,15 @@ std::string LayersText(std::span<const LayerSpec> layers) {
   return StrCat(numbers.size() == 1 ? "layer " : "layers ", Join(numbers));
 }
 
+std::string KeyAdvice(const LayerSpec& layer, const Codec& key_codec) {
+  constexpr int kManyQueryHeads = 6;
+  const std::int64_t code_bits = key_codec.row_bytes().codes * 8;
+  if (layer.group() < kManyQueryHeads || code_bits >= std::int64_t{8} * key_codec.dim()) return {};
+  return StrCat(layer.group(), " query heads share each KV head and keys have ",
+                code_bits / key_codec.dim(),
+                " bits: errors of keys weigh most here, consider k=int8 (see key_rel_error)");
+}
+
 std::string ChunksText(const Comparison& comparison) {
   const std::int64_t rows = comparison.chunk_rows;
   return rows > 0 && rows < comparison.tokens ? StrCat(" in chunks of ", rows) : "";

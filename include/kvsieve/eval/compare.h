@@ -54,8 +54,16 @@ struct Timing {
   std::optional<double> attend_us_per_token;
 };
 
+// Mean over the rows kept, exact ones included, of |x - x'|^2 / |x|^2: x as recorded, x' decoded.
+// Rows of zeros are left out; null without rows. What a codec did to a side, whatever queries ask.
+struct RowErrors {
+  std::optional<double> key;
+  std::optional<double> value;
+};
+
 struct LayerResult {
   LayerReport report;  // right after finish_prefill
+  RowErrors row_errors;
   std::optional<Accuracy> accuracy;
   Timing time;  // compact_ms is null: layers are compacted together
 };
@@ -64,6 +72,7 @@ struct PipelineResult {
   std::string typed;      // the spec as given
   std::string canonical;  // every default written out
   ByteReport bytes;       // right after finish_prefill
+  RowErrors row_errors;   // over the rows of all layers
   std::optional<Accuracy> accuracy;
   Timing time;
   bool pareto = false;  // no other pipeline is better in kept bytes and mean output error
@@ -88,7 +97,7 @@ struct Comparison {
 // A cache that has seen the prompt of a trace and compressed it, and what that came to.
 struct CompressedPrompt {
   Cache cache;
-  PipelineResult result;  // without accuracy and attend times
+  PipelineResult result;  // without row errors, accuracy and attend times
 };
 
 // The options' allocator and parallel must outlive the cache.
