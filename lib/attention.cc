@@ -48,7 +48,7 @@ int Ranges(const AttendJob& job) {
 struct WorkerScratch {
   float* q;                // [group, key_dim], scaled
   float* tile_q;           // [kHeadTile, key_dim], destroyed by PrepareQueries
-  float* logits;           // [kHeadTile, kBlockRows]
+  float* logits;           // [tiles * kHeadTile, kBlockRows]
   float* acc;              // [group, acc_stride]
   float* bias;             // [group]
   float* max;              // [group]
@@ -72,7 +72,7 @@ struct WorkerScratch {
     WorkerScratch cut{};
     cut.q = floats(group * key_dim);
     cut.tile_q = floats(kHeadTile * key_dim);
-    cut.logits = floats(kHeadTile * kBlockRows);
+    cut.logits = floats(static_cast<std::size_t>(Tiles(job.layer)) * kHeadTile * kBlockRows);
     cut.acc = floats(group * stride);
     cut.bias = floats(group);
     cut.max = floats(group);
@@ -233,46 +233,52 @@ class Attention {
     }
   }
 
-  // Exact rows: f32 blocks through the portable kernels.
-  void AttendBlockOfRows(int rows, std::uint64_t visible, const RowSource& keys,
-                         const RowSource& values, RowIndex begin) {
+  // Rows that `read(side, out)` gives as f32, through the portable kernels: read once for all query
+  // heads and, where V lies in K, for both sides.
+  template <class Read>
+  void AttendRead(int rows, std::uint64_t visible, Read read) {
     if (visible == 0) return;
     const int key_dim = job_.layer.key_dim;
+    read(Side::kKey, scratch_.rows);
     for (int first = 0; first < group_; first += kHeadTile) {
       const SoftmaxState state = TileState(first);
-      keys.ReadRows(begin, rows, scratch_.rows);
-      quant::PortableScore(scratch_.rows, rows, key_dim, scratch_.q + first * key_dim, state.heads,
-                           scratch_.logits);
-      UpdateSoftmax(scratch_.logits, scratch_.bias + first, rows, visible, job_.layer.softcap,
-                    state);
-      values.ReadRows(begin, rows, scratch_.rows);
-      quant::PortableAccumulate(scratch_.rows, rows, value_dim_, scratch_.logits, state.heads,
-                                state.acc);
+      quant::PortableScore({scratch_.rows, rows, key_dim, key_dim}, scratch_.q + first * key_dim,
+                           state.heads, Logits(first));
+      UpdateSoftmax(Logits(first), scratch_.bias + first, rows, visible, job_.layer.softcap, state);
+    }
+    if (job_.shape.holder(Side::kValue) == Side::kValue) read(Side::kValue, scratch_.rows);
+    const int stride = job_.shape.row_stride(Side::kValue);
+    for (int first = 0; first < group_; first += kHeadTile) {
+      const SoftmaxState state = TileState(first);
+      quant::PortableAccumulate({scratch_.rows, rows, value_dim_, stride}, Logits(first),
+                                state.heads, state.acc);
     }
   }
 
   void AttendExact(const ExactRows& exact, const Visibility& visibility) {
     if (exact.rows() == 0) return;
-    const ExactRowSource keys(exact, job_.shape, Side::kKey);
-    const ExactRowSource values(exact, job_.shape, Side::kValue);
     StartSegment();
     TokenPos positions[kBlockRows];
     for (RowIndex begin = 0; begin < exact.rows(); begin += kBlockRows) {
       const auto rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, exact.rows() - begin));
       exact.positions().Read(begin, rows, positions);
-      AttendBlockOfRows(rows, visibility.Mask(positions, rows), keys, values, begin);
+      AttendRead(rows, visibility.Mask(positions, rows), [&](Side side, float* out) {
+        exact.ReadRows(job_.shape, side, begin, rows, out);
+      });
     }
     FinishSegment();
   }
 
   void AttendStaging(int head, const Visibility& visibility) {
-    const StagedRows keys(*job_.staging, job_.shape, Side::kKey, head);
-    const StagedRows values(*job_.staging, job_.shape, Side::kValue, head);
-    const std::vector<TokenPos> positions = job_.staging->Positions(head);
+    const Staging& staging = *job_.staging;
+    const std::vector<TokenPos> positions = staging.Positions(head);
+    const std::int64_t total = staging.rows(head);
     StartSegment();
-    for (RowIndex begin = 0; begin < keys.rows(); begin += kBlockRows) {
-      const auto rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, keys.rows() - begin));
-      AttendBlockOfRows(rows, visibility.Mask(positions.data() + begin, rows), keys, values, begin);
+    for (RowIndex begin = 0; begin < total; begin += kBlockRows) {
+      const auto rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, total - begin));
+      AttendRead(rows, visibility.Mask(positions.data() + begin, rows), [&](Side side, float* out) {
+        staging.ReadRows(job_.shape, side, head, begin, rows, out);
+      });
     }
     FinishSegment();
   }
@@ -300,16 +306,27 @@ class Attention {
 
   void AttendTier(const Tier& tier, int begin, int end, const Visibility& visibility) {
     StartSegment();
-    PrepareQueries(tier);
-    const Codec& key_codec = tier.chain(Side::kKey).codec();
-    const Codec& value_codec = tier.chain(Side::kValue).codec();
-    const float* key_stats = tier.chain(Side::kKey).CodecStats(tier.stats(Side::kKey));
-    const float* value_stats = tier.chain(Side::kValue).CodecStats(tier.stats(Side::kValue));
+    if (job_.layer.value_is_key_prefix) {
+      ForEachVisibleBlock(
+          tier, begin, end, visibility, [&](int b, int rows, std::uint64_t visible) {
+            AttendRead(rows, visible, [&](Side side, float* out) {
+              tier.chain(side).Decode(tier.stats(side), tier.block(b, side), 0, rows, out);
+            });
+          });
+    } else {
+      AttendCodes(tier, begin, end, visibility);
+    }
+    FinishSegment();
+  }
+
+  // Calls body(block, rows, visible) for blocks with visible rows; slots [0, rows) hold them.
+  template <class Body>
+  void ForEachVisibleBlock(const Tier& tier, int begin, int end, const Visibility& visibility,
+                           Body body) {
     const bool all_visible = visibility.All(tier.positions().first(), tier.positions().last());
     TokenPos positions[kBlockRows];
     for (int b = begin; b < end; ++b) {
       const std::uint64_t slots = tier.slots(b);
-      const int rows = kBlockRows - std::countl_zero(slots);
       std::uint64_t visible = slots;
       if (!all_visible) {
         const int held = std::popcount(slots);
@@ -317,25 +334,36 @@ class Attention {
         visible = Spread(visibility.Mask(positions, held), slots);
         if (visible == 0) continue;
       }
+      body(b, kBlockRows - std::countl_zero(slots), visible);
+    }
+  }
+
+  // Through the codecs' own kernels.
+  void AttendCodes(const Tier& tier, int begin, int end, const Visibility& visibility) {
+    PrepareQueries(tier);
+    const Codec& key_codec = tier.chain(Side::kKey).codec();
+    const Codec& value_codec = tier.chain(Side::kValue).codec();
+    const float* key_stats = tier.chain(Side::kKey).CodecStats(tier.stats(Side::kKey));
+    const float* value_stats = tier.chain(Side::kValue).CodecStats(tier.stats(Side::kValue));
+    ForEachVisibleBlock(tier, begin, end, visibility, [&](int b, int rows, std::uint64_t visible) {
       for (int first = 0; first < group_; first += kHeadTile) {
         const SoftmaxState state = TileState(first);
         // Only the first tile fetches ahead: the others find the block in cache.
         const bool fetch = first == 0;
         key_codec.Score(key_stats, Prepared(first), state.heads, tier.block(b, Side::kKey), rows,
-                        scratch_.logits, fetch ? Ahead(tier, b, Side::kKey) : Prefetch{});
-        UpdateSoftmax(scratch_.logits, scratch_.bias + first, rows, visible, job_.layer.softcap,
-                      state);
-        value_codec.Accumulate(value_stats, scratch_.logits, state.heads,
-                               tier.block(b, Side::kValue), rows, state.acc,
-                               fetch ? Ahead(tier, b, Side::kValue) : Prefetch{});
+                        Logits(0), fetch ? Ahead(tier, b, Side::kKey) : Prefetch{});
+        UpdateSoftmax(Logits(0), scratch_.bias + first, rows, visible, job_.layer.softcap, state);
+        value_codec.Accumulate(value_stats, Logits(0), state.heads, tier.block(b, Side::kValue),
+                               rows, state.acc, fetch ? Ahead(tier, b, Side::kValue) : Prefetch{});
       }
-    }
+    });
     for (int g = 0; g < group_; ++g) {
       tier.chain(Side::kValue)
           .FinishOutput(tier.stats(Side::kValue), scratch_.sum[g], scratch_.acc + g * stride_);
     }
-    FinishSegment();
   }
+
+  float* Logits(int first_head) const { return scratch_.logits + first_head * kBlockRows; }
 
   const AttendJob& job_;
   const int value_dim_;

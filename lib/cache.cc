@@ -71,12 +71,22 @@ Status CheckPositions(std::span<const TokenPos> positions, TokenPos next) {
   return Status::Ok();
 }
 
-Status CheckTypes(const LayerState& layer, const HeadsView& keys, const HeadsView& values) {
-  if (!layer.typed ||
-      (keys.type == layer.shape.key_type && values.type == layer.shape.value_type)) {
+// An MLA layer takes none: V lies in K.
+Status CheckValues(const HeadsView& values, const LayerSpec& layer, std::int64_t rows) {
+  if (!layer.value_is_key_prefix) {
+    return CheckView("values", values, layer.kv_heads, rows, layer.value_dim);
+  }
+  if (values.data == nullptr && values.rows == 0) return Status::Ok();
+  return Status::Invalid(StrCat("values have ", values.rows, " rows, but V is the first ",
+                                layer.value_dim,
+                                " elements of K (value_is_key_prefix): give an empty view"));
+}
+
+Status CheckTypes(const LayerState& layer, ElementType keys, ElementType values) {
+  if (!layer.typed || (keys == layer.shape.key_type && values == layer.shape.value_type)) {
     return Status::Ok();
   }
-  return Status::Invalid(StrCat("rows are ", ElementName(keys.type), "/", ElementName(values.type),
+  return Status::Invalid(StrCat("rows are ", ElementName(keys), "/", ElementName(values),
                                 ", the layer's first rows were ", ElementName(layer.shape.key_type),
                                 "/", ElementName(layer.shape.value_type)));
 }
@@ -84,14 +94,11 @@ Status CheckTypes(const LayerState& layer, const HeadsView& keys, const HeadsVie
 Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, int index,
                              int count) {
   KVS_RETURN_IF_ERROR(spec.Validate());
-  if (spec.value_is_key_prefix) {
-    return Status::Unsupported(StrCat(
-        "layer ", spec.layer, ": value_is_key_prefix (MLA) is not available in this version"));
-  }
   LayerState layer;
   layer.spec = spec;
   layer.shape.key_dim = spec.key_dim;
   layer.shape.value_dim = spec.value_dim;
+  layer.shape.value_is_key_prefix = spec.value_is_key_prefix;
   for (int tier = 0; tier < pipeline.tiers(); ++tier) {
     Result<LayerStore> store = BuildStore(pipeline.StoreFor(index, count, tier), spec);
     if (!store.ok()) return WithLayer(layer, store.TakeStatus());
@@ -153,13 +160,14 @@ Status Cache::Append(int layer_index, Phase phase, const HeadsView& keys, const 
                                            : "phase decode before FinishPrefill: call it first");
     }
     KVS_RETURN_IF_ERROR(CheckView("keys", keys, layer.spec.kv_heads, n, layer.spec.key_dim));
-    KVS_RETURN_IF_ERROR(CheckView("values", values, layer.spec.kv_heads, n, layer.spec.value_dim));
+    KVS_RETURN_IF_ERROR(CheckValues(values, layer.spec, n));
     KVS_RETURN_IF_ERROR(CheckPositions(positions, layer.next_position));
-    KVS_RETURN_IF_ERROR(CheckTypes(layer, keys, values));
+    const ElementType value_type = layer.spec.value_is_key_prefix ? keys.type : values.type;
+    KVS_RETURN_IF_ERROR(CheckTypes(layer, keys.type, value_type));
     if (n == 0) return Status::Ok();
     RowShape shape = layer.shape;
     shape.key_type = keys.type;
-    shape.value_type = values.type;
+    shape.value_type = value_type;
     std::swap(shape, layer.shape);
     Status added;
     if (impl_->finished) {

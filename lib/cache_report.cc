@@ -13,6 +13,11 @@ void AddSeen(const LayerState& layer, std::int64_t heads, ByteReport& report) {
   report.lifetime_tokens += layer.lifetime_tokens * heads;
 }
 
+// Where V lies in K, attention decodes a block once for both.
+KernelPath PathOf(const LayerStore& store, Side side) {
+  return store.value == nullptr ? KernelPath::kPortable : store.chain(side).codec().path();
+}
+
 std::vector<TokenPos> PositionsOf(const LayerState& layer, int head, bool finished) {
   if (!finished) return layer.staging.Positions(head);
   std::vector<TokenPos> positions(static_cast<std::size_t>(layer.heads[head].rows()));
@@ -78,8 +83,8 @@ LayerReport Cache::ReportLayer(int layer_index) const {
                           : layer.slides() ? "sliding window"
                                            : "none",
                           " | ", impl_->finished ? store : "staged, not encoded yet");
-  report.key_path = KernelPathName(layer.stores.front().key->codec().path());
-  report.value_path = KernelPathName(layer.stores.front().value->codec().path());
+  report.key_path = KernelPathName(PathOf(layer.stores.front(), Side::kKey));
+  report.value_path = KernelPathName(PathOf(layer.stores.front(), Side::kValue));
 
   ByteReport& bytes = report.bytes;
   AddSeen(layer, layer.spec.kv_heads, bytes);

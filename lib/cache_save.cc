@@ -1,4 +1,5 @@
 // A cache as bytes, and back.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,8 +26,10 @@ std::vector<std::string> StoreTexts(const LayerState& layer) {
 
 // Whether rows come back with the bits they had.
 bool KeepsBits(const LayerState& layer, const LayerStore& store) {
-  return store.key->Canonical() == ElementName(layer.shape.key_type) &&
-         store.value->Canonical() == ElementName(layer.shape.value_type);
+  const auto sides = store.sides();
+  return std::all_of(sides.begin(), sides.end(), [&](Side side) {
+    return store.chain(side).Canonical() == ElementName(layer.shape.type(side));
+  });
 }
 
 struct Losses {

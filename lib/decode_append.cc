@@ -12,12 +12,14 @@ namespace kvsieve {
 const std::uint8_t* DecodeAppend::staged(Side side, int head, std::int64_t r) const {
   const auto n = static_cast<std::int64_t>(positions_.size());
   const auto index = static_cast<std::size_t>(head * n + r);
-  return (side == Side::kKey ? keys_ : values_).data() + index * layer_.shape.row_bytes(side);
+  const bool key = layer_.shape.holder(side) == Side::kKey;
+  return (key ? keys_ : values_).data() + index * layer_.shape.stride_bytes(side);
 }
 
 // Copies the new rows, so that a row found bad has touched nothing.
 Status DecodeAppend::Stage(const HeadsView& keys, const HeadsView& values, NonFinitePolicy policy) {
   for (const Side side : {Side::kKey, Side::kValue}) {
+    if (layer_.shape.holder(side) != side) continue;
     const HeadsView& rows = side == Side::kKey ? keys : values;
     std::vector<std::uint8_t>& copy = side == Side::kKey ? keys_ : values_;
     const std::size_t row_bytes = layer_.shape.row_bytes(side);
@@ -67,8 +69,10 @@ Status DecodeAppend::EncodeHead(int head, HeadStore& store) {
   std::vector<float> keys(static_cast<std::size_t>(group) * layer_.shape.key_dim);
   std::vector<float> values(static_cast<std::size_t>(group) * layer_.shape.value_dim);
   for (std::int64_t first = 0; first < leaving.count; first += group) {
-    ReadLeaving(head, store, first, group, Side::kKey, keys.data());
-    ReadLeaving(head, store, first, group, Side::kValue, values.data());
+    for (const Side side : store.tiers[0].store().sides()) {
+      float* rows = side == Side::kKey ? keys.data() : values.data();
+      ReadLeaving(head, store, first, group, side, rows);
+    }
     Status encoded = store.tiers[0].EncodeAhead(first, group, keys.data(), values.data());
     if (!encoded.ok()) {
       return Status(

@@ -8,6 +8,16 @@
 
 namespace kvsieve {
 
+void RowShape::ReadRowMajor(Side side, const std::uint8_t* rows, int count, float* out) const {
+  if (holder(side) == side) {
+    ConvertToF32(rows, type(side), std::int64_t{count} * dim(side), out);
+    return;
+  }
+  for (int r = 0; r < count; ++r, rows += stride_bytes(side), out += dim(side)) {
+    ConvertToF32(rows, type(side), dim(side), out);
+  }
+}
+
 Status ExactRows::Reserve(Allocator& allocator, const RowShape& shape,
                           std::span<const TokenPos> more) {
   KVS_RETURN_IF_ERROR(positions_.Reserve(allocator, more));
@@ -28,7 +38,7 @@ void ExactRows::Append(const RowShape& shape, const void* key, const void* value
   const std::size_t value_bytes = shape.row_bytes(Side::kValue);
   KVS_DCHECK((slot + 1) * key_bytes <= keys_.bytes());
   std::memcpy(keys_.data() + slot * key_bytes, key, key_bytes);
-  std::memcpy(values_.data() + slot * value_bytes, value, value_bytes);
+  if (value_bytes > 0) std::memcpy(values_.data() + slot * value_bytes, value, value_bytes);
   positions_.Append(position);
 }
 
@@ -44,6 +54,7 @@ void ExactRows::DropFront(const RowShape& shape, std::int64_t count) {
   for (const Side side : {Side::kKey, Side::kValue}) {
     Buffer& rows_buffer = side == Side::kKey ? keys_ : values_;
     const std::size_t row_bytes = shape.row_bytes(side);
+    if (row_bytes == 0) continue;
     std::memmove(rows_buffer.data(),
                  rows_buffer.data() + static_cast<std::size_t>(begin_) * row_bytes,
                  static_cast<std::size_t>(rows()) * row_bytes);
@@ -79,8 +90,7 @@ Result<ExactRows> ExactRows::Keep(Allocator& allocator, const RowShape& shape,
 
 void ExactRows::ReadRows(const RowShape& shape, Side side, RowIndex first, int count,
                          float* out) const {
-  ConvertToF32(row(shape, side, first), shape.type(side), std::int64_t{count} * shape.dim(side),
-               out);
+  shape.ReadRowMajor(side, row(shape, side, first), count, out);
 }
 
 ByteReport ExactRows::BytesOf(const RowShape& shape, std::int64_t rows,

@@ -18,20 +18,32 @@ namespace kvsieve {
 class StateReader;
 class StateWriter;
 
-// Element types and dims of the rows of one layer.
+// Element types and dims of the rows of one layer, and where they lie.
 struct RowShape {
   ElementType key_type = ElementType::kF32;
-  ElementType value_type = ElementType::kF32;
+  ElementType value_type = ElementType::kF32;  // of K's where V lies in K
   int key_dim = 0;
   int value_dim = 0;
+  bool value_is_key_prefix = false;  // V is the first elements of K and has no memory of its own
 
   ElementType type(Side side) const { return side == Side::kKey ? key_type : value_type; }
   int dim(Side side) const { return side == Side::kKey ? key_dim : value_dim; }
+  // The side whose memory holds `side`.
+  Side holder(Side side) const { return value_is_key_prefix ? Side::kKey : side; }
+  // What a row takes in memory of its own: 0 for a side that lies in the other.
   std::size_t row_bytes(Side side) const {
+    if (holder(side) != side) return 0;
     return static_cast<std::size_t>(dim(side)) * ElementBytes(type(side));
   }
+  // Elements from one row to the next, where rows lie row-major.
+  int row_stride(Side side) const { return dim(holder(side)); }
+  std::size_t stride_bytes(Side side) const { return row_bytes(holder(side)); }
   // Of K and V of a row in a plain f16 cache.
-  std::int64_t f16_row_bytes() const { return std::int64_t{2} * (key_dim + value_dim); }
+  std::int64_t f16_row_bytes() const {
+    return std::int64_t{2} * (key_dim + (value_is_key_prefix ? 0 : value_dim));
+  }
+  // Rows that lie row-major, as f32 [count, dim(side)].
+  void ReadRowMajor(Side side, const std::uint8_t* rows, int count, float* out) const;
 };
 
 class ExactRows {
@@ -41,7 +53,7 @@ class ExactRows {
 
   // Room for rows at positions `more`; Append of these cannot fail.
   Status Reserve(Allocator& allocator, const RowShape& shape, std::span<const TokenPos> more);
-  // key, value: one row each, in the shape's types.
+  // key, value: one row each, in the shape's types. `value` is not read where V lies in K.
   void Append(const RowShape& shape, const void* key, const void* value, TokenPos position);
   void DropFront(const RowShape& shape, std::int64_t count);
   void Trim(PositionList::Cut cut);
@@ -55,7 +67,8 @@ class ExactRows {
                          std::span<const RowIndex> rows) const;
 
   const std::uint8_t* row(const RowShape& shape, Side side, RowIndex r) const {
-    return buffer(side).data() + static_cast<std::size_t>(begin_ + r) * shape.row_bytes(side);
+    return buffer(shape.holder(side)).data() +
+           static_cast<std::size_t>(begin_ + r) * shape.stride_bytes(side);
   }
   void ReadRows(const RowShape& shape, Side side, RowIndex first, int count, float* out) const;
 
@@ -72,23 +85,6 @@ class ExactRows {
   Buffer values_;
   RowIndex begin_ = 0;  // rows dropped from the front whose room is not yet used again
   PositionList positions_;
-};
-
-// One side of ExactRows, as attention reads it.
-class ExactRowSource final : public RowSource {
- public:
-  ExactRowSource(const ExactRows& exact, const RowShape& shape, Side side)
-      : exact_(exact), shape_(shape), side_(side) {}
-  std::int64_t rows() const override { return exact_.rows(); }
-  int dim() const override { return shape_.dim(side_); }
-  void ReadRows(RowIndex first, int count, float* out) const override {
-    exact_.ReadRows(shape_, side_, first, count, out);
-  }
-
- private:
-  const ExactRows& exact_;
-  const RowShape& shape_;
-  Side side_;
 };
 
 }  // namespace kvsieve

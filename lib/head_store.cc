@@ -29,8 +29,11 @@ void HeadStore::AddBytes(const RowShape& shape, ByteReport& report) const {
   AddRows(shape, rows(), report);
 }
 
-void ReadStoredRows(const HeadStore& store, const RowShape& shape, Side side, RowIndex first,
-                    int count, float* out) {
+namespace {
+
+// A side that has rows of its own.
+void ReadHeldRows(const HeadStore& store, const RowShape& shape, Side side, RowIndex first,
+                  int count, float* out) {
   // The overlap of [first, first + count) with a segment of `rows` rows that starts at `begin`.
   RowIndex begin = 0;
   const auto read = [&](std::int64_t rows, auto&& read_rows) {
@@ -48,6 +51,28 @@ void ReadStoredRows(const HeadStore& store, const RowShape& shape, Side side, Ro
   }
   read(store.tail.rows(),
        [&](RowIndex r, int n, float* to) { store.tail.ReadRows(shape, side, r, n, to); });
+}
+
+// V from rows of K, a few at a time.
+void ReadKeyPrefixes(const HeadStore& store, const RowShape& shape, RowIndex first, int count,
+                     float* out) {
+  alignas(64) float keys[kMaxDim];
+  const int step = kMaxDim / shape.key_dim;
+  for (int done = 0; done < count; done += step) {
+    const int run = std::min(step, count - done);
+    ReadHeldRows(store, shape, Side::kKey, first + done, run, keys);
+    for (int r = 0; r < run; ++r, out += shape.value_dim) {
+      std::copy_n(keys + r * shape.key_dim, shape.value_dim, out);
+    }
+  }
+}
+
+}  // namespace
+
+void ReadStoredRows(const HeadStore& store, const RowShape& shape, Side side, RowIndex first,
+                    int count, float* out) {
+  if (shape.holder(side) == side) return ReadHeldRows(store, shape, side, first, count, out);
+  ReadKeyPrefixes(store, shape, first, count, out);
 }
 
 void ReadStoredPositions(const HeadStore& store, TokenPos* out) {

@@ -45,6 +45,7 @@ struct LayerProgress {
 
 // "k=int8, v=int4(group=32,asym)", with what depends on the dims.
 inline std::string StoreText(const LayerStore& store) {
+  if (store.value == nullptr) return StrCat("kv=", store.key->Canonical());
   return StrCat("k=", store.key->Canonical(), ", v=", store.value->Canonical());
 }
 
@@ -58,7 +59,7 @@ inline void AddSeen(const LayerSpec& layer, std::int64_t tokens, std::int64_t he
                     ByteReport& report) {
   const std::int64_t rows = FullRows(layer, tokens) * heads;
   report.key_full_bytes += rows * layer.key_dim * 2;
-  report.value_full_bytes += rows * layer.value_dim * 2;
+  if (!layer.value_is_key_prefix) report.value_full_bytes += rows * layer.value_dim * 2;
   report.tokens_seen += tokens * heads;
 }
 

@@ -24,6 +24,18 @@ bool Before(const LayerRange& a, const LayerRange& b) {
   return a.first < b.first;
 }
 
+// Where V lies in K a chain of its own would go unused.
+Status CheckOneStore(const StoreSpec& store, const LayerSpec& layer) {
+  KVS_ASSIGN_OR_RETURN(const ChainOutline key, OutlineChain(store.key));
+  KVS_ASSIGN_OR_RETURN(const ChainOutline value, OutlineChain(store.value));
+  if (key.canonical == value.canonical) return Status::Ok();
+  return SpecError(store.value.front().column,
+                   StrCat("v=", value.canonical, ": V is the first ", layer.value_dim,
+                          " elements of K (value_is_key_prefix) and has no store of its own; use "
+                          "kv=",
+                          key.canonical));
+}
+
 }  // namespace
 
 // Turns syntax into a pipeline: builds what can be built before dimensions are known, and writes
@@ -202,7 +214,9 @@ const StoreSpec& Pipeline::StoreFor(int layer_index, int layer_count, int tier) 
 Result<LayerStore> BuildStore(const StoreSpec& store, const LayerSpec& layer) {
   return NoThrow([&]() -> Result<LayerStore> {
     LayerStore built;
+    if (layer.value_is_key_prefix) KVS_RETURN_IF_ERROR(CheckOneStore(store, layer));
     KVS_ASSIGN_OR_RETURN(built.key, MakeChain(store.key, layer.key_dim, Side::kKey));
+    if (layer.value_is_key_prefix) return built;
     KVS_ASSIGN_OR_RETURN(built.value, MakeChain(store.value, layer.value_dim, Side::kValue));
     return built;
   });

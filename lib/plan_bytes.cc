@@ -108,6 +108,7 @@ Status Planner::Build() {
     setting.shape.value_type = request_.value_type;
     setting.shape.key_dim = layer.key_dim;
     setting.shape.value_dim = layer.value_dim;
+    setting.shape.value_is_key_prefix = layer.value_is_key_prefix;
     setting.prompt_tokens = request_.prompt_tokens;
     setting.exact_sinks = pipeline_.exact_sinks();
     setting.tail = pipeline_.tail();

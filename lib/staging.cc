@@ -38,8 +38,8 @@ const Staging::Page& Staging::PageOf(RowIndex r) const {
 const std::uint8_t* Staging::fresh_row(const RowShape& shape, Side side, int head,
                                        RowIndex r) const {
   const Page& page = PageOf(r);
-  return page.buffer(side).data() +
-         static_cast<std::size_t>(head * page.room + r - page.begin) * shape.row_bytes(side);
+  return page.buffer(shape.holder(side)).data() +
+         static_cast<std::size_t>(head * page.room + r - page.begin) * shape.stride_bytes(side);
 }
 
 const std::uint8_t* Staging::row(const RowShape& shape, Side side, int head, RowIndex r) const {
@@ -67,8 +67,7 @@ void Staging::ReadRows(const RowShape& shape, Side side, int head, RowIndex firs
       piece_end = kept + page.begin + page.room;
     }
     const int run = static_cast<int>(std::min<std::int64_t>(count - done, piece_end - at));
-    ConvertToF32(row(shape, side, head, at), shape.type(side), std::int64_t{run} * dim,
-                 out + std::int64_t{done} * dim);
+    shape.ReadRowMajor(side, row(shape, side, head, at), run, out + std::int64_t{done} * dim);
     done += run;
   }
 }
@@ -76,6 +75,7 @@ void Staging::ReadRows(const RowShape& shape, Side side, int head, RowIndex firs
 // Copies one head's rows to slots [rows_, rows_ + rows.rows).
 Status Staging::CopyHead(const RowShape& shape, Side side, const HeadsView& rows, int head,
                          NonFinitePolicy policy, std::int64_t* zeroed) {
+  if (shape.row_bytes(side) == 0) return Status::Ok();
   for (std::int64_t r = 0; r < rows.rows; ++r) {
     auto* to = const_cast<std::uint8_t*>(fresh_row(shape, side, head, rows_ + r));
     KVS_RETURN_IF_ERROR(CopyCheckedRow(rows, side, head, r, policy, to, zeroed));

@@ -27,7 +27,8 @@ class StateWriter;
 
 class Staging {
  public:
-  // Copies the rows behind those already held, scanning for NaN and Inf. On an error (named by
+  // Copies the rows behind those already held, scanning for NaN and Inf. `values` is not read where
+  // V lies in K. On an error (named by
   // layer, head and row) nothing is added. `*zeroed` grows by the elements set to zero.
   Status Append(Allocator& allocator, const RowShape& shape, const HeadsView& keys,
                 const HeadsView& values, std::span<const TokenPos> positions,
@@ -109,7 +110,8 @@ class StagedRows final : public RowSource {
   }
   std::optional<RowMajor> TryView() const override {
     if (!staging_.in_one_piece()) return std::nullopt;
-    return RowMajor{staging_.row(shape_, side_, head_, 0), shape_.type(side_), shape_.dim(side_)};
+    return RowMajor{staging_.row(shape_, side_, head_, 0), shape_.type(side_),
+                    shape_.row_stride(side_)};
   }
 
  private:

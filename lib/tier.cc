@@ -37,8 +37,6 @@ int SlotsOfGroups(std::uint64_t slots, int group_rows) {
   return count;
 }
 
-constexpr Side kSides[] = {Side::kKey, Side::kValue};
-
 // Slots of the block that holds the first of `rows` rows.
 int CapacityFor(const LayerStore& store, std::int64_t rows) {
   const int unit = std::max(kPanelRows, store.group_rows());
@@ -76,8 +74,9 @@ const float* Tier::stats(Side side) const {
 }
 
 std::size_t Tier::block_bytes(int capacity_rows) const {
-  return store_->key->codec().BlockBytes(capacity_rows) +
-         store_->value->codec().BlockBytes(capacity_rows);
+  std::size_t bytes = 0;
+  for (const Side side : store_->sides()) bytes += chain(side).codec().BlockBytes(capacity_rows);
+  return bytes;
 }
 
 BlockRef Tier::side_of(Block& block, Side side) const {
@@ -91,8 +90,8 @@ ConstBlockRef Tier::block(int b, Side side) const {
 }
 
 Status Tier::ReserveStats(Allocator& allocator) {
-  const int floats = store_->key->stats_floats() + store_->value->stats_floats();
-  KVS_ASSIGN_OR_RETURN(stats_, Buffer::Allocate(allocator, static_cast<std::size_t>(floats) * 4));
+  const auto floats = static_cast<std::size_t>(store_->stats_floats());
+  KVS_ASSIGN_OR_RETURN(stats_, Buffer::Allocate(allocator, floats * sizeof(float)));
   return Status::Ok();
 }
 
@@ -103,6 +102,7 @@ Status Tier::Learn(const RowSource& keys, const RowSource& values) {
     return Status(status.error().code, StrCat(side, ", of the rows kept ", status.message()));
   };
   KVS_RETURN_IF_ERROR(named("keys", store_->key->Learn(keys, learnt)));
+  if (store_->value == nullptr) return Status::Ok();
   return named("values", store_->value->Learn(values, learnt + store_->key->stats_floats()));
 }
 
@@ -151,7 +151,7 @@ Result<Tier::Block> Tier::TightBlock(Allocator& allocator, std::uint64_t slots) 
 
 // To the same slots of a block that is empty.
 void Tier::CopyRows(const Block& from, Block& to) const {
-  for (const Side side : kSides) {
+  for (const Side side : store_->sides()) {
     const ConstBlockRef source = side_of(const_cast<Block&>(from), side);
     const BlockRef target = side_of(to, side);
     for (std::uint64_t left = from.slots; left != 0; left &= left - 1) {
@@ -190,7 +190,7 @@ void Tier::Fill(const RowSource& keys, const RowSource& values, std::span<const 
     const int slot = static_cast<int>(next % kBlockRows);
     const int count = static_cast<int>(std::min<std::int64_t>(kBlockRows - slot, total - done));
     Block& target = blocks_[static_cast<std::size_t>(next / kBlockRows)];
-    for (const Side side : kSides) {
+    for (const Side side : store_->sides()) {
       (side == Side::kKey ? keys : values).ReadRows(done, count, scratch);
       const Status status =
           chain(side).Encode(stats(side), scratch, count, side_of(target, side), slot);
@@ -207,13 +207,15 @@ Status Tier::EncodeAhead(std::int64_t ahead, int count, float* keys, float* valu
   const std::int64_t next = NextSlot() + ahead;
   Block& target = blocks_[static_cast<std::size_t>(next / kBlockRows)];
   const int slot = static_cast<int>(next % kBlockRows);
-  KVS_RETURN_IF_ERROR(
-      store_->key->Encode(stats(Side::kKey), keys, count, side_of(target, Side::kKey), slot));
-  KVS_RETURN_IF_ERROR(store_->value->Encode(stats(Side::kValue), values, count,
-                                            side_of(target, Side::kValue), slot));
+  const auto rows_of = [&](Side side) { return side == Side::kKey ? keys : values; };
+  for (const Side side : store_->sides()) {
+    KVS_RETURN_IF_ERROR(
+        chain(side).Encode(stats(side), rows_of(side), count, side_of(target, side), slot));
+  }
   if (ahead == 0) saturated_ahead_ = 0;
-  saturated_ahead_ += store_->key->codec().CountSaturated(keys, count);
-  saturated_ahead_ += store_->value->codec().CountSaturated(values, count);
+  for (const Side side : store_->sides()) {
+    saturated_ahead_ += chain(side).codec().CountSaturated(rows_of(side), count);
+  }
   return Status::Ok();
 }
 
@@ -303,7 +305,7 @@ void Tier::MoveRows(std::span<const RowIndex> rows, std::span<const std::int64_t
     const Place from = PlaceOf(rows[i]);
     Block& target = kept.blocks[static_cast<std::size_t>(to[i] / kBlockRows)];
     const auto slot = static_cast<int>(to[i] % kBlockRows);
-    for (const Side side : kSides) {
+    for (const Side side : store_->sides()) {
       chain(side).codec().MoveRow(block(from.block, side), from.slot, side_of(target, side), slot);
     }
     if (target.slots == 0) target.first_row = static_cast<RowIndex>(i);
@@ -346,10 +348,11 @@ ByteReport Tier::BytesOf(const LayerStore& store, std::int64_t rows,
   const std::int64_t full_blocks = rows / kBlockRows;
   const std::int64_t open_rows = rows % kBlockRows;
   ByteReport report;
-  for (const Chain* chain : {store.key.get(), store.value.get()}) {
-    report += StatsBytes(*chain);
+  for (const Side side : store.sides()) {
+    const Chain& chain = store.chain(side);
+    report += StatsBytes(chain);
     const auto block = [&](int capacity_rows, std::int64_t block_rows) {
-      return BlockBytes(chain->codec(), store.group_rows(), capacity_rows,
+      return BlockBytes(chain.codec(), store.group_rows(), capacity_rows,
                         ~std::uint64_t{0} >> (kBlockRows - block_rows));
     };
     report += block(kBlockRows, kBlockRows) * full_blocks;
@@ -360,7 +363,7 @@ ByteReport Tier::BytesOf(const LayerStore& store, std::int64_t rows,
 }
 
 void Tier::AddBytes(ByteReport& report) const {
-  for (const Side side : kSides) {
+  for (const Side side : store_->sides()) {
     if (stats_.bytes() > 0) report += StatsBytes(chain(side));
     for (const Block& block : blocks_) {
       report +=

@@ -1,5 +1,6 @@
 // Encoded rows of one head in one precision: full blocks of 64 rows and one open block, each
-// holding K, then V; what the chains learnt about the head; and the rows' positions.
+// holding K, then V; what the chains learnt about the head; and the rows' positions. Where V lies
+// in K (LayerStore::value is null) there is K alone, and values given are not read.
 //
 // Codes and scales of a row never change; their address may. Rows are added at the end only, in
 // whole groups of the codecs (of one row, mostly). A row has a slot in a block. A group that lost
@@ -32,7 +33,7 @@ class Tier {
   explicit Tier(const LayerStore& store) : store_(&store) {}
 
   const LayerStore& store() const { return *store_; }
-  const Chain& chain(Side side) const { return side == Side::kKey ? *store_->key : *store_->value; }
+  const Chain& chain(Side side) const { return store_->chain(side); }
   std::int64_t rows() const { return rows_; }
   const PositionList& positions() const { return positions_; }
   const float* stats(Side side) const;

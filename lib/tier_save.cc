@@ -61,7 +61,7 @@ Result<Tier> Tier::Load(Allocator& allocator, const LayerStore& store, StateRead
   Tier tier(store);
   TierRecord record;
   KVS_RETURN_IF_ERROR(in.Get(&record));
-  const int floats = store.key->stats_floats() + store.value->stats_floats();
+  const int floats = store.stats_floats();
   if (record.saturated < 0) return BadState("saturated", "below 0");
   if (record.stats_floats != static_cast<std::uint32_t>(floats)) {
     return BadState("statistics", StrCat(record.stats_floats, " numbers, expected ", floats));

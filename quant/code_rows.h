@@ -11,8 +11,6 @@
 
 namespace kvsieve::quant {
 
-inline constexpr int kMaxDim = 4096;
-
 // Scratch for the codes of one row, with room for the padding of dims.
 struct alignas(64) CodeRow {
   std::uint8_t codes[kMaxDim];

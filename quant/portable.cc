@@ -5,7 +5,6 @@
 
 #include "kvsieve/targets.h"
 #include "quant/code_rows.h"
-#include "quant/portable_kernels.h"
 
 namespace kvsieve::quant {
 namespace {
@@ -25,16 +24,14 @@ int TileRows(int dim) { return std::min(kBlockRows, kTileFloats / dim); }
 
 }  // namespace
 
-void PortableScore(const float* rows, int count, int dim, const float* q, int heads,
-                   float* logits) {
-  KVS_DCHECK(heads >= 1 && heads <= kHeadTile && count <= kBlockRows);
-  ActiveKernels().score(rows, count, dim, q, heads, logits);
+void PortableScore(const PortableRows& rows, const float* q, int heads, float* logits) {
+  KVS_DCHECK(heads >= 1 && heads <= kHeadTile && rows.count <= kBlockRows);
+  ActiveKernels().score(rows, q, heads, logits);
 }
 
-void PortableAccumulate(const float* rows, int count, int dim, const float* weights, int heads,
-                        float* acc) {
-  KVS_DCHECK(heads >= 1 && heads <= kHeadTile && count <= kBlockRows);
-  ActiveKernels().accumulate(rows, count, dim, weights, heads, acc);
+void PortableAccumulate(const PortableRows& rows, const float* weights, int heads, float* acc) {
+  KVS_DCHECK(heads >= 1 && heads <= kHeadTile && rows.count <= kBlockRows);
+  ActiveKernels().accumulate(rows, weights, heads, acc);
 }
 
 std::size_t PortableQueryBytes(int dim) {
@@ -55,7 +52,7 @@ void ScoreDecoded(const Codec& codec, const float* stats, const void* prepared, 
   for (int first = 0; first < rows; first += tile) {
     const int count = std::min(tile, rows - first);
     codec.Decode(stats, block, first, count, decoded);
-    PortableScore(decoded, count, codec.dim(), q, heads, logits + first);
+    PortableScore({decoded, count, codec.dim(), codec.dim()}, q, heads, logits + first);
   }
 }
 
@@ -66,7 +63,7 @@ void AccumulateDecoded(const Codec& codec, const float* stats, const float* weig
   for (int first = 0; first < rows; first += tile) {
     const int count = std::min(tile, rows - first);
     codec.Decode(stats, block, first, count, decoded);
-    PortableAccumulate(decoded, count, codec.dim(), weights + first, heads, acc);
+    PortableAccumulate({decoded, count, codec.dim(), codec.dim()}, weights + first, heads, acc);
   }
 }
 

@@ -10,17 +10,17 @@
 #include <cstddef>
 
 #include "kvsieve/codec.h"
+#include "quant/portable_kernels.h"
 
 namespace kvsieve::quant {
 
-// rows f32 [count, dim], q f32 [heads, dim], 1 <= heads <= kHeadTile, count <= kBlockRows.
-// logits [heads, kBlockRows]: writes q.row for the `count` rows.
-void PortableScore(const float* rows, int count, int dim, const float* q, int heads, float* logits);
+// q f32 [heads, dim], 1 <= heads <= kHeadTile, at most kBlockRows rows.
+// logits [heads, kBlockRows]: writes q.row for those rows.
+void PortableScore(const PortableRows& rows, const float* q, int heads, float* logits);
 
 // acc [heads, AccumulatorStride(dim)] += sum over rows of weights[head][row] * row; weights
 // [heads, kBlockRows].
-void PortableAccumulate(const float* rows, int count, int dim, const float* weights, int heads,
-                        float* acc);
+void PortableAccumulate(const PortableRows& rows, const float* weights, int heads, float* acc);
 
 // Score and Accumulate of a codec without fused kernels: decodes some rows at a time to the
 // stack. The prepared queries are f32 [heads, dim].

@@ -5,11 +5,18 @@
 
 namespace kvsieve::quant {
 
-// Strides in f32 elements: rows [count, dim] and q [heads, dim] are dense.
+// f32 [count, dim], a row every `stride` elements.
+struct PortableRows {
+  const float* data;
+  int count;
+  int dim;
+  int stride;
+};
+
+// q [heads, dim] is dense.
 struct PortableKernels {
-  void (*score)(const float* rows, int count, int dim, const float* q, int heads, float* logits);
-  void (*accumulate)(const float* rows, int count, int dim, const float* weights, int heads,
-                     float* acc);
+  void (*score)(const PortableRows& rows, const float* q, int heads, float* logits);
+  void (*accumulate)(const PortableRows& rows, const float* weights, int heads, float* acc);
 };
 
 extern const PortableKernels kPortableBaseline;

@@ -111,8 +111,8 @@ Result<std::shared_ptr<const Chain>> MakeChain(std::span<const SpecCall> chain, 
                                                Side side) {
   return NoThrow([&]() -> Result<std::shared_ptr<const Chain>> {
     KVS_ASSIGN_OR_RETURN(const quant::ResolvedChain resolved, quant::Resolve(chain));
-    if (dim < 1 || dim > quant::kMaxDim) {
-      return Status::Invalid(StrCat("dim ", dim, " is outside [1, ", quant::kMaxDim, "]"));
+    if (dim < 1 || dim > kMaxDim) {
+      return Status::Invalid(StrCat("dim ", dim, " is outside [1, ", kMaxDim, "]"));
     }
     std::vector<std::shared_ptr<const Transform>> transforms;
     for (const auto& [entry, call] : resolved.transforms) {

@@ -103,13 +103,28 @@ class Pipeline {
 // names the layer.
 struct LayerStore {
   std::shared_ptr<const Chain> key;
-  std::shared_ptr<const Chain> value;
+  std::shared_ptr<const Chain> value;  // null: V lies in K (LayerSpec::value_is_key_prefix)
 
+  // The sides that are stored.
+  std::span<const Side> sides() const {
+    static constexpr Side kSides[] = {Side::kKey, Side::kValue};
+    return {kSides, value != nullptr ? std::size_t{2} : std::size_t{1}};
+  }
+  // Precondition: `side` is stored.
+  const Chain& chain(Side side) const { return side == Side::kKey ? *key : *value; }
   // Rows that are stored together: K and V of a row go at once.
   int group_rows() const {
-    return std::max(key->codec().group_rows(), value->codec().group_rows());
+    int most = 1;
+    for (const Side side : sides()) most = std::max(most, chain(side).codec().group_rows());
+    return most;
+  }
+  int stats_floats() const {
+    int floats = 0;
+    for (const Side side : sides()) floats += chain(side).stats_floats();
+    return floats;
   }
 };
+// Where V lies in K the value chain must be the key chain, as kv= says: there is one store.
 Result<LayerStore> BuildStore(const StoreSpec& store, const LayerSpec& layer);
 
 // Stores with a name, which stand for a whole section: `none | k8v4`. `formula` is the section that

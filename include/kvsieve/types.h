@@ -23,6 +23,9 @@ using RowIndex = std::int64_t;
 inline constexpr int kBlockRows = 64;
 inline constexpr int kPanelRows = 16;
 
+// Most elements of a row.
+inline constexpr int kMaxDim = 4096;
+
 // IEEE binary16 and bfloat16 bit patterns. Conversions: kvsieve/float16.h.
 struct F16 {
   std::uint16_t bits;

@@ -20,7 +20,6 @@ std::string_view ElementName(ElementType type) {
 
 Status LayerSpec::Validate() const {
   constexpr int kMaxHeads = 4096;
-  constexpr int kMaxDim = 4096;
   const auto bad = [this](const auto&... what) {
     return Status::Invalid(StrCat("layer ", layer, ": ", what...));
   };

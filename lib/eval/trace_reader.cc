@@ -185,8 +185,10 @@ class TraceReader {
   Status CheckParts(int number, const LayerTensors& tensors) const {
     for (const Part part : {kK, kV, kQWindow, kQEval}) {
       if (tensors[part] != nullptr) continue;
-      return errors_.Invalid(StrCat("tensor 'layer.", number, ".", kPartNames[part], "'"),
-                             "is missing", kCapture);
+      return errors_.Invalid(
+          StrCat("tensor 'layer.", number, ".", kPartNames[part], "'"),
+          part == kV ? "is missing (a trace holds V also where it lies in K)" : "is missing",
+          kCapture);
     }
     if ((tensors[kKEval] == nullptr) != (tensors[kVEval] == nullptr)) {
       const Part there = tensors[kKEval] != nullptr ? kKEval : kVEval;

@@ -79,6 +79,7 @@ void AddNames(std::vector<Malformed>& cases) {
   for (const std::string name : {"positions", "q_window_positions", "q_eval_positions"}) {
     cases.push_back(WithoutTensor(name, {"tensor '" + name + "'", "missing"}));
   }
+  cases.push_back(WithoutTensor("layer.3.v", {"holds V also where it lies in K"}));
   cases.push_back(WithoutTensor("layer.3.v_eval", {"'layer.3.k_eval'", "partner v_eval"}));
   cases.push_back(WithoutTensor("layer.3.k_eval", {"'layer.3.v_eval'", "partner k_eval"}));
 }

@@ -285,7 +285,12 @@ TEST(CacheErrors, CreateNamesTheLayer) {
   expect(error_of("none | kv=f16 | layers(0..3)={kv=int8}", {odd}), {"3"});
   LayerSpec mla = MakeLayer(4, 1, 64, 32);
   mla.value_is_key_prefix = true;
-  expect(error_of("none | kv=f16", {mla}), {"layer 0", "value_is_key_prefix"});
+  expect(error_of("none | k=int8, v=int4", {mla}),
+         {"layer 0", "column 18", "v=int4", "value_is_key_prefix", "kv=int8"});
+  expect(error_of("none | k=int8", {mla}), {"layer 0", "v=f16", "kv=int8"});
+  expect(error_of("none | k8v4", {mla}), {"layer 0", "column 8", "kv=fp8"});
+  mla.value_dim = 65;
+  expect(error_of("none | kv=f16", {mla}), {"layer 0", "65", "64"});
   EXPECT_FALSE(Cache::Create(nullptr, {odd}, {}).ok());
 }
 

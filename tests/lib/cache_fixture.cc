@@ -95,6 +95,7 @@ HeadsView Prompt::KeyView(std::int64_t first, std::int64_t count) const {
 }
 
 HeadsView Prompt::ValueView(std::int64_t first, std::int64_t count) const {
+  if (layer.value_is_key_prefix) return {};
   HeadsView view = HeadsView::HeadMajor(values.data(), layer.kv_heads, rows(), layer.value_dim);
   view.data = values.data() + first * layer.value_dim;
   view.rows = count;
@@ -118,11 +119,23 @@ std::vector<oracle::HeadRows> Prompt::Heads() const {
   return heads;
 }
 
+std::vector<float> KeyPrefixes(std::span<const float> keys, int key_dim, int value_dim) {
+  std::vector<float> values;
+  for (auto row = keys.begin(); row != keys.end(); row += key_dim) {
+    values.insert(values.end(), row, row + value_dim);
+  }
+  return values;
+}
+
 Prompt MakePrompt(const LayerSpec& layer, std::int64_t rows, std::uint64_t seed,
                   TokenPos first_position) {
-  return {layer, Positions(first_position, rows),
-          UniformRows(layer.kv_heads * rows * layer.key_dim, 2 * seed),
-          UniformRows(layer.kv_heads * rows * layer.value_dim, 2 * seed + 1)};
+  Prompt prompt{layer, Positions(first_position, rows),
+                UniformRows(layer.kv_heads * rows * layer.key_dim, 2 * seed),
+                UniformRows(layer.kv_heads * rows * layer.value_dim, 2 * seed + 1)};
+  if (layer.value_is_key_prefix) {
+    prompt.values = KeyPrefixes(prompt.keys, layer.key_dim, layer.value_dim);
+  }
+  return prompt;
 }
 
 Status AppendRows(Cache& cache, int layer_index, Phase phase, const Prompt& prompt,

@@ -42,7 +42,8 @@ class TypedRows {
   std::vector<std::uint8_t> bytes_;
 };
 
-// The rows of one layer: keys [kv_heads, n, key_dim], values [kv_heads, n, value_dim].
+// The rows of one layer: keys [kv_heads, n, key_dim], values [kv_heads, n, value_dim], where V lies
+// in K too; then ValueView is empty.
 struct Prompt {
   LayerSpec layer;
   std::vector<TokenPos> positions;
@@ -55,6 +56,8 @@ struct Prompt {
   std::span<const TokenPos> PositionView(std::int64_t first, std::int64_t count) const;
   std::vector<oracle::HeadRows> Heads() const;
 };
+// The first value_dim elements of each row.
+std::vector<float> KeyPrefixes(std::span<const float> keys, int key_dim, int value_dim);
 Prompt MakePrompt(const LayerSpec& layer, std::int64_t rows, std::uint64_t seed,
                   TokenPos first_position = 0);
 

@@ -21,9 +21,13 @@ void Life::Step(Cache& cache, Phase phase, std::int64_t first, std::int64_t coun
     const Prompt rows = MakePrompt(layer, count, seed, static_cast<TokenPos>(first));
     const TypedRows keys(rows.keys, type);
     const TypedRows values(rows.values, type);
+    HeadsView value_view;
+    if (!layer.value_is_key_prefix) {
+      value_view = values.HeadMajor(layer.kv_heads, count, layer.value_dim);
+    }
     const Status added =
-        cache.Append(i, phase, keys.HeadMajor(layer.kv_heads, count, layer.key_dim),
-                     values.HeadMajor(layer.kv_heads, count, layer.value_dim), rows.positions);
+        cache.Append(i, phase, keys.HeadMajor(layer.kv_heads, count, layer.key_dim), value_view,
+                     rows.positions);
     ASSERT_TRUE(added.ok()) << added.message();
     const std::vector<float> queries = UniformRows(layer.query_heads * count * layer.key_dim, seed);
     const Status observed = cache.Observe(

@@ -91,6 +91,17 @@ TEST(State, LayersOfManyShapesComeBack) {
   ExpectRoundTripAtEveryStage(life);
 }
 
+TEST(State, LayersWhoseValuesAreInTheirKeysComeBack) {
+  Life life;
+  life.layers = {MakeLayer(8, 1, 48, 32)};
+  life.layers[0].value_is_key_prefix = true;
+  for (const char* spec : {"output_perturbation(budget=70,window=8) | kv=center+int8 | tail=20",
+                           "recency(budget=90) | kv=f16 | tail=5 | schedule=per_chunk"}) {
+    life.spec = spec;
+    ExpectRoundTripAtEveryStage(life);
+  }
+}
+
 TEST(State, ExactRowsComeBackInTheirType) {
   for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
     Life life;

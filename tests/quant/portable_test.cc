@@ -25,7 +25,7 @@ void ExpectScores(const Rows& rows, const Rows& queries, int heads) {
   const auto count = static_cast<int>(rows.rows());
   const int dim = rows.dim();
   std::vector<float> logits(kHeadTile * kBlockRows, -7.0F);
-  quant::PortableScore(rows.row(0), count, dim, queries.row(0), heads, logits.data());
+  quant::PortableScore({rows.row(0), count, dim, dim}, queries.row(0), heads, logits.data());
   for (int h = 0; h < kHeadTile; ++h) {
     for (int r = 0; r < kBlockRows; ++r) {
       const float logit = logits[h * kBlockRows + r];
@@ -49,7 +49,7 @@ void ExpectSums(const Rows& rows, const std::vector<float>& weights, int heads) 
   const int dim = rows.dim();
   const int stride = AccumulatorStride(dim);
   std::vector<float> acc(static_cast<std::size_t>(kHeadTile * stride), 0.5F);
-  quant::PortableAccumulate(rows.row(0), count, dim, weights.data(), heads, acc.data());
+  quant::PortableAccumulate({rows.row(0), count, dim, dim}, weights.data(), heads, acc.data());
   for (int h = 0; h < kHeadTile; ++h) {
     for (int j = 0; j < stride; ++j) {
       const float sum = acc[h * stride + j];
@@ -93,8 +93,8 @@ TEST(Portable, NoRowsChangeNothing) {
     float logits[kBlockRows] = {};
     float acc[16] = {1.0F};
     const float query[16] = {1.0F};
-    quant::PortableScore(nullptr, 0, 16, query, 1, logits);
-    quant::PortableAccumulate(nullptr, 0, 16, logits, 1, acc);
+    quant::PortableScore({nullptr, 0, 16, 16}, query, 1, logits);
+    quant::PortableAccumulate({nullptr, 0, 16, 16}, logits, 1, acc);
     EXPECT_EQ(acc[0], 1.0F);
     EXPECT_EQ(logits[0], 0.0F);
   });
