@@ -30,25 +30,23 @@ class BlockCodec : public Codec {
   explicit BlockCodec(const BlockLayout& layout) : layout_(layout) {}
   const BlockLayout& layout() const { return layout_; }
 
-  // Encode, a tile at a time, so that a row is read from memory once: check(first, rows, count)
-  // says whether rows [first, first + count) can be stored, encode(rows, planes, count) fills codes
-  // and scales. Where a check fails, the rows before it are wiped out again.
-  template <class Check, class EncodeTile>
-  Status EncodeTiles(const float* rows, int count, BlockRef block, int first_row, Check check,
+  // Encode, a tile at a time, so that a row is read from memory once. encode(first, rows, count,
+  // planes) fills codes and scales of rows [first, first + count), or says why it cannot: then the
+  // rows before them are wiped out again.
+  template <class EncodeTile>
+  Status EncodeTiles(const float* rows, int count, BlockRef block, int first_row,
                      EncodeTile encode) const {
     CodeTile tile(layout_.dim);
     Status status;
     ForEachTile(first_row, count, [&](int first, int tile_rows) {
       if (!status.ok()) return;
       const float* tile_data = rows + std::ptrdiff_t{first} * layout_.dim;
-      status = check(first, tile_data, tile_rows);
-      if (!status.ok()) return WipeRows(block, first_row, first);
-      PrefetchRows(tile_data + std::ptrdiff_t{tile_rows} * layout_.dim,
-                   std::min(kTileRows, count - first - tile_rows) * layout_.dim);
+      PrefetchRows(tile_data + std::ptrdiff_t{tile_rows} * layout_.dim, kTileRows * layout_.dim);
       const int at = first_row + first;
       TilePlanes planes{&tile, ScalePlane(layout_, block) + at, nullptr, block.capacity_rows};
       if (layout_.zeros) planes.zeros = ZeroPlane(layout_, block) + at;
-      encode(tile_data, tile_rows, planes);
+      status = encode(first, tile_data, tile_rows, planes);
+      if (!status.ok()) return WipeRows(block, first_row, first + tile_rows);
       StoreTile(layout_, block, at, tile_rows, tile);
     });
     return status;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "kvsieve/float16.h"
 #include "quant/ggml_block.h"
@@ -31,57 +32,180 @@ struct alignas(64) Batch {
   std::uint16_t zero_bits[kBatch];
 };
 
-// find(batch, i, x) for each group of a batch, solve(batch, count) for its scales, then
-// write(batch, i, x, codes) for each group.
+// find(batch, count, x) for the groups of a batch, solve(batch, count) for their scales, then
+// write(batch, i, x, codes) for each of them.
 template <class Find, class Solve, class Write>
-HWY_INLINE void InBatches(const GroupedRows& rows, const TilePlanes& to, Find find, Solve solve,
-                          Write write) {
+HWY_INLINE void InBatches(GroupedRows rows, TilePlanes to, Find find, Solve solve, Write write) {
   const int groups = rows.dim / rows.group;
   const int total = rows.rows * groups;
+  std::uint8_t* codes = to.codes->row(0);  // a local: byte stores may alias the tile
+  const std::ptrdiff_t row_step = to.codes->row(1) - codes - (rows.dim - rows.group);
   Batch batch;
   int r = 0;
   int g = 0;
   for (int first = 0; first < total; first += kBatch) {
     const int count = std::min(kBatch, total - first);
     const float* x = rows.data + std::ptrdiff_t{first} * rows.group;
-    for (int i = 0; i < count; ++i) find(batch, i, x + i * rows.group);
+    find(batch, count, x);
     solve(batch, count);
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < count; ++i, x += rows.group) {
       const int at = g * to.capacity_rows + r;
       to.scales[at] = batch.scale_bits[i];
       if (to.zeros != nullptr) to.zeros[at] = batch.zero_bits[i];
-      write(batch, i, x + i * rows.group, to.codes->row(r) + g * rows.group);
-      if (++g < groups) continue;
-      g = 0;
-      ++r;
+      write(batch, i, x, codes);
+      if (++g < groups) {
+        codes += rows.group;
+      } else {
+        g = 0;
+        ++r;
+        codes += row_step;
+      }
     }
   }
 }
 
-// The bf16 number not below high / limit, for each of a batch.
+// Magnitudes as bit patterns, which order like them.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+using DF = hn::ScalableTag<float>;
+using DI = hn::RebindToSigned<DF>;
+using VF = hn::Vec<DF>;
+using VI = hn::Vec<DI>;
+constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
+
+HWY_INLINE VI LoadMagnitudes(const float* x) {
+  const auto* bits = reinterpret_cast<const std::int32_t*>(x);
+  return hn::And(hn::LoadU(DI(), bits), hn::Set(DI(), 0x7FFFFFFF));
+}
+
+// out[k] = combine over the lanes of vector k.
+template <class D, class Combine>
+HWY_INLINE void ReduceFour(D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c, hn::Vec<D> e,
+                           Combine combine, float* out) {
+  const hn::Repartition<std::uint64_t, D> d64;
+  const auto pair = [&](hn::Vec<D> v, hn::Vec<D> w) HWY_ATTR {
+    return combine(hn::InterleaveLower(d, v, w), hn::InterleaveUpper(d, v, w));
+  };
+  const auto ab = hn::BitCast(d64, pair(a, b));
+  const auto ce = hn::BitCast(d64, pair(c, e));
+  auto all = combine(hn::BitCast(d, hn::InterleaveLower(d64, ab, ce)),
+                     hn::BitCast(d, hn::InterleaveUpper(d64, ab, ce)));
+  all = combine(all, hn::ConcatLowerUpper(d, all, all));
+  if constexpr (kLanes == 16) all = combine(all, hn::SwapAdjacentBlocks(all));
+  alignas(64) hn::TFromD<D> lanes[kLanes];
+  hn::Store(all, d, lanes);
+  std::memcpy(out, lanes, 16);
+}
+#endif
+
+// batch.high[i] = largest magnitude of group i; returns that of all, or the larger `seen`.
+HWY_INLINE float FindMagnitudes(Batch& batch, int count, const float* x, int group, float seen) {
+  int i = 0;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  VI all = hn::Set(DI(), std::bit_cast<std::int32_t>(seen));
+  const auto largest = [&](int g) HWY_ATTR {
+    const float* from = x + g * group;
+    VI even = LoadMagnitudes(from);
+    VI odd = LoadMagnitudes(from + group - kLanes);
+    for (int j = kLanes; j + kLanes < group; j += 2 * kLanes) {
+      even = hn::Max(even, LoadMagnitudes(from + j));
+      odd = hn::Max(odd, LoadMagnitudes(from + j + kLanes));
+    }
+    even = hn::Max(even, odd);
+    all = hn::Max(all, even);
+    return even;
+  };
+  for (; group % kLanes == 0 && i + 4 <= count; i += 4) {
+    ReduceFour(
+        DI(), largest(i), largest(i + 1), largest(i + 2), largest(i + 3),
+        [](VI v, VI w) HWY_ATTR { return hn::Max(v, w); }, batch.high + i);
+  }
+  seen = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(DI(), all)));
+#endif
+  auto bits = std::bit_cast<std::int32_t>(seen);
+  for (; i < count; ++i) {
+    batch.high[i] = AbsMaxOf(x + i * group, group);
+    bits = std::max(bits, std::bit_cast<std::int32_t>(batch.high[i]));
+  }
+  return std::bit_cast<float>(bits);
+}
+
+// batch.low[i] and .high[i]: extremes of group i; returns the largest magnitude as FindMagnitudes
+// does, and no other number where there are NaNs.
+HWY_INLINE float FindExtremes(Batch& batch, int count, const float* x, int group, float seen) {
+  int i = 0;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  struct Extremes {
+    VF low, high;
+  };
+  VI magnitude = hn::Set(DI(), std::bit_cast<std::int32_t>(seen));
+  const auto extremes = [&](int g) HWY_ATTR {
+    const float* from = x + g * group;
+    Extremes found{hn::LoadU(DF(), from), hn::LoadU(DF(), from)};
+    magnitude = hn::Max(magnitude, LoadMagnitudes(from));
+    for (int j = kLanes; j < group; j += kLanes) {
+      const VF v = hn::LoadU(DF(), from + j);
+      found.low = hn::Min(found.low, v);
+      found.high = hn::Max(found.high, v);
+      magnitude = hn::Max(magnitude, LoadMagnitudes(from + j));
+    }
+    return found;
+  };
+  for (; group % kLanes == 0 && i + 4 <= count; i += 4) {
+    const Extremes a = extremes(i);
+    const Extremes b = extremes(i + 1);
+    const Extremes c = extremes(i + 2);
+    const Extremes d = extremes(i + 3);
+    ReduceFour(
+        DF(), a.low, b.low, c.low, d.low, [](VF v, VF w) HWY_ATTR { return hn::Min(v, w); },
+        batch.low + i);
+    ReduceFour(
+        DF(), a.high, b.high, c.high, d.high, [](VF v, VF w) HWY_ATTR { return hn::Max(v, w); },
+        batch.high + i);
+  }
+  seen = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(DI(), magnitude)));
+#endif
+  auto bits = std::bit_cast<std::int32_t>(seen);
+  for (; i < count; ++i) {
+    const MinMax found = MinMaxOf(x + i * group, group);
+    batch.low[i] = found.min;
+    batch.high[i] = found.max;
+    bits = std::max(bits, std::bit_cast<std::int32_t>(AbsMaxOf(x + i * group, group)));
+  }
+  return std::bit_cast<float>(bits);
+}
+
+// The bf16 number not below high / limit, for each of a batch. In whole vectors: what lies behind
+// `count` does no harm.
 HWY_INLINE void RoundScalesUp(Batch& batch, int count, float limit) {
-  for (int i = 0; i < count; ++i) {
-    const float exact = batch.high[i] / limit;
-    std::uint32_t bits = (std::bit_cast<std::uint32_t>(exact) + 0xFFFFU) >> 16;
-    bits = bits > 0x7F7FU ? 0x7F7FU : bits;
-    const float scale = std::bit_cast<float>(bits << 16);
-    batch.scale_bits[i] = static_cast<std::uint16_t>(bits);
-    batch.scale[i] = scale;
-    batch.inverse[i] = scale == 0.0F ? 0.0F : 1.0F / scale;
+  constexpr int kVector = 16;
+  for (int first = 0; first < count; first += kVector) {
+    for (int i = first; i < first + kVector; ++i) {
+      const float exact = batch.high[i] / limit;
+      std::uint32_t bits = (std::bit_cast<std::uint32_t>(exact) + 0xFFFFU) >> 16;
+      bits = bits > 0x7F7FU ? 0x7F7FU : bits;
+      const float scale = std::bit_cast<float>(bits << 16);
+      const float inverse = 1.0F / scale;
+      batch.scale_bits[i] = static_cast<std::uint16_t>(bits);
+      batch.scale[i] = scale;
+      batch.inverse[i] = scale == 0.0F ? 0.0F : inverse;
+    }
   }
 }
 
-void EncodeSymOf(const GroupedRows& rows, SymCodes codes, const TilePlanes& to) {
+float EncodeSymOf(GroupedRows rows, SymCodes codes, TilePlanes to) {
   const auto limit = static_cast<float>(codes.limit);
   const CodeRange range{-limit, limit, codes.bias};
+  float largest = 0;
   InBatches(
       rows, to,
-      [&](Batch& batch, int i, const float* x)
-          HWY_ATTR { batch.high[i] = AbsMaxOf(x, rows.group); },
+      [&](Batch& batch, int count, const float* x)
+          HWY_ATTR { largest = FindMagnitudes(batch, count, x, rows.group, largest); },
       [&](Batch& batch, int count) HWY_ATTR { RoundScalesUp(batch, count, limit); },
       [&](const Batch& batch, int i, const float* x, std::uint8_t* to_codes) HWY_ATTR {
-        RoundToCodesOf(x, rows.group, {0.0F, batch.scale[i], batch.inverse[i]}, range, to_codes);
+        const Grid grid{0.0F, batch.scale[i], batch.inverse[i]};
+        RoundToCodesOf<Zero::kNone>(x, rows.group, grid, range, to_codes);
       });
+  return largest;
 }
 
 // Zero points, and what is left above them.
@@ -124,24 +248,23 @@ HWY_INLINE void RoundZerosDown(Batch& batch, int count) {
 #endif
 }
 
-void EncodeAsymOf(const GroupedRows& rows, int code_limit, const TilePlanes& to) {
+float EncodeAsymOf(GroupedRows rows, int code_limit, TilePlanes to) {
   const auto limit = static_cast<float>(code_limit);
   const CodeRange range{0.0F, limit, 0};
+  float largest = 0;
   InBatches(
       rows, to,
-      [&](Batch& batch, int i, const float* x) HWY_ATTR {
-        const MinMax found = MinMaxOf(x, rows.group);
-        batch.low[i] = found.min;
-        batch.high[i] = found.max;
-      },
+      [&](Batch& batch, int count, const float* x)
+          HWY_ATTR { largest = FindExtremes(batch, count, x, rows.group, largest); },
       [&](Batch& batch, int count) HWY_ATTR {
         RoundZerosDown(batch, count);
         RoundScalesUp(batch, count, limit);
       },
       [&](const Batch& batch, int i, const float* x, std::uint8_t* to_codes) HWY_ATTR {
-        RoundToCodesOf(x, rows.group, {batch.low[i], batch.scale[i], batch.inverse[i]}, range,
-                       to_codes);
+        const Grid grid{batch.low[i], batch.scale[i], batch.inverse[i]};
+        RoundToCodesOf<Zero::kPoint>(x, rows.group, grid, range, to_codes);
       });
+  return largest;
 }
 
 // f16 bits of ggml's scales, high / divisor, and their inverses before that rounding.
@@ -153,25 +276,40 @@ HWY_INLINE void SolveGgml(Batch& batch, int count, float divisor) {
   }
 }
 
-void EncodeQ8_0Of(const GroupedRows& rows, const TilePlanes& to) {
+void EncodeQ8_0Of(GroupedRows rows, TilePlanes to) {
   InBatches(
       rows, to,
-      [&](Batch& batch, int i, const float* x)
-          HWY_ATTR { batch.high[i] = AbsMaxOf(x, kGgmlBlock); },
+      [&](Batch& batch, int count, const float* x)
+          HWY_ATTR { FindMagnitudes(batch, count, x, kGgmlBlock, 0.0F); },
       [&](Batch& batch, int count) HWY_ATTR { SolveGgml(batch, count, 127.0F); },
       [&](const Batch& batch, int i, const float* x, std::uint8_t* codes)
           HWY_ATTR { RoundHalfAwayOf(x, kGgmlBlock, batch.inverse[i], codes); });
 }
 
-void EncodeQ4_0Of(const GroupedRows& rows, const TilePlanes& to) {
+// The first element of that magnitude; +0 for a block of zeros of either sign.
+HWY_INLINE float FirstOfMagnitude(const float* x, float magnitude) {
+  if (magnitude == 0.0F) return 0.0F;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  const VI wanted = hn::Set(DI(), std::bit_cast<std::int32_t>(magnitude));
+  for (int j = 0; j < kGgmlBlock; j += kLanes) {
+    const std::intptr_t at = hn::FindFirstTrue(DI(), hn::Eq(LoadMagnitudes(x + j), wanted));
+    if (at >= 0) return x[j + at];
+  }
+  return magnitude;
+#else
+  while (std::fabs(*x) != magnitude) ++x;
+  return *x;
+#endif
+}
+
+void EncodeQ4_0Of(GroupedRows rows, TilePlanes to) {
   InBatches(
       rows, to,
-      [&](Batch& batch, int i, const float* x) HWY_ATTR {
-        // The first of the largest in magnitude; zero for a block of zeros, of either sign.
-        const float magnitude = AbsMaxOf(x, kGgmlBlock);
-        int j = 0;
-        while (std::fabs(x[j]) != magnitude) ++j;
-        batch.high[i] = magnitude == 0.0F ? 0.0F : x[j];
+      [&](Batch& batch, int count, const float* x) HWY_ATTR {
+        FindMagnitudes(batch, count, x, kGgmlBlock, 0.0F);
+        for (int i = 0; i < count; ++i) {
+          batch.high[i] = FirstOfMagnitude(x + i * kGgmlBlock, batch.high[i]);
+        }
       },
       [&](Batch& batch, int count) HWY_ATTR { SolveGgml(batch, count, -8.0F); },
       [&](const Batch& batch, int i, const float* x, std::uint8_t* codes)
@@ -190,13 +328,13 @@ HWY_EXPORT(EncodeAsymOf);
 HWY_EXPORT(EncodeQ8_0Of);
 HWY_EXPORT(EncodeQ4_0Of);
 
-void EncodeSym(const GroupedRows& rows, SymCodes codes, const TilePlanes& to) {
+float EncodeSym(const GroupedRows& rows, SymCodes codes, const TilePlanes& to) {
   KVS_DCHECK(codes.bias % 2 == 0);
-  HWY_DYNAMIC_DISPATCH(EncodeSymOf)(rows, codes, to);
+  return HWY_DYNAMIC_DISPATCH(EncodeSymOf)(rows, codes, to);
 }
 
-void EncodeAsym(const GroupedRows& rows, int limit, const TilePlanes& to) {
-  HWY_DYNAMIC_DISPATCH(EncodeAsymOf)(rows, limit, to);
+float EncodeAsym(const GroupedRows& rows, int limit, const TilePlanes& to) {
+  return HWY_DYNAMIC_DISPATCH(EncodeAsymOf)(rows, limit, to);
 }
 
 void EncodeQ8_0(const GroupedRows& rows, const TilePlanes& to) {

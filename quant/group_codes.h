@@ -9,8 +9,7 @@
 
 namespace kvsieve::quant {
 
-// Rows whose elements are finite, and small enough for the codec. f32 [rows, dim], groups of
-// `group` dims.
+// f32 [rows, dim], groups of `group` dims.
 struct GroupedRows {
   const float* data;
   int rows;
@@ -26,19 +25,23 @@ struct TilePlanes {
   int capacity_rows;
 };
 
+// Both return the largest magnitude, NaN or Inf where there is one: the codes of a tile that holds
+// such, or more than kMaxScaled, mean nothing.
+//
 // int8, int4 ...: scale = bf16 rounded up of max|x| / limit; code = round-half-even(x / scale) in
 // -limit..limit, plus `bias`, which is even.
 struct SymCodes {
   int limit;
   int bias;
 };
-void EncodeSym(const GroupedRows& rows, SymCodes codes, const TilePlanes& to);
+float EncodeSym(const GroupedRows& rows, SymCodes codes, const TilePlanes& to);
 
 // int4 ...: zero = f16 rounded toward -inf of min(x), saturating; scale = bf16 rounded up of
 // (max(x) - zero) / limit; code = round-half-even((x - zero) / scale) in 0..limit.
-void EncodeAsym(const GroupedRows& rows, int limit, const TilePlanes& to);
+float EncodeAsym(const GroupedRows& rows, int limit, const TilePlanes& to);
 
-// q8_0 and q4_0, groups of kGgmlBlock; q4_0's codes are ggml's, not flipped.
+// q8_0 and q4_0, of rows that CheckGgmlRows passes; groups of kGgmlBlock; q4_0's codes are ggml's,
+// not flipped.
 void EncodeQ8_0(const GroupedRows& rows, const TilePlanes& to);
 void EncodeQ4_0(const GroupedRows& rows, const TilePlanes& to);
 

@@ -30,11 +30,9 @@ class Int8Codec final : public BlockCodec {
                 int first_row) const override {
     return EncodeTiles(
         rows, count, block, first_row,
-        [&](int first, const float* tile, int tile_rows) {
-          return CheckScaledRows(tile, tile_rows, dim(), first, "int8");
-        },
-        [&](const float* tile, int tile_rows, const TilePlanes& to) {
-          EncodeSym({tile, tile_rows, dim(), dim()}, {kLimit, 0}, to);
+        [&](int first, const float* tile, int tile_rows, const TilePlanes& to) {
+          const float largest = EncodeSym({tile, tile_rows, dim(), dim()}, {kLimit, 0}, to);
+          return CheckScaledRows(largest, tile, tile_rows, dim(), first, "int8");
         });
   }
 

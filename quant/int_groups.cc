@@ -126,16 +126,14 @@ class GroupCodec final : public BlockCodec {
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,
                 int first_row) const override {
-    return EncodeTiles(
-        rows, count, block, first_row,
-        [&](int first, const float* tile, int tile_rows) {
-          return CheckScaledRows(tile, tile_rows, dim(), first, name_);
-        },
-        [&](const float* tile, int tile_rows, const TilePlanes& to) {
-          const GroupedRows grouped{tile, tile_rows, dim(), group_};
-          if (symmetric_) return EncodeSym(grouped, {limit_, sym_bias_}, to);
-          EncodeAsym(grouped, limit_, to);
-        });
+    return EncodeTiles(rows, count, block, first_row,
+                       [&](int first, const float* tile, int tile_rows, const TilePlanes& to) {
+                         const GroupedRows grouped{tile, tile_rows, dim(), group_};
+                         const float largest = symmetric_
+                                                   ? EncodeSym(grouped, {limit_, sym_bias_}, to)
+                                                   : EncodeAsym(grouped, limit_, to);
+                         return CheckScaledRows(largest, tile, tile_rows, dim(), first, name_);
+                       });
   }
 
   void Decode(const float*, ConstBlockRef block, int first_row, int count,

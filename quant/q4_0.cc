@@ -41,10 +41,8 @@ class Q4_0Codec final : public BlockCodec {
                 int first_row) const override {
     return EncodeTiles(
         rows, count, block, first_row,
-        [&](int first, const float* tile, int tile_rows) {
-          return CheckGgmlRows(tile, tile_rows, dim(), first, "q4_0", kLargestCode);
-        },
-        [&](const float* tile, int tile_rows, const TilePlanes& to) {
+        [&](int first, const float* tile, int tile_rows, const TilePlanes& to) {
+          KVS_RETURN_IF_ERROR(CheckGgmlRows(tile, tile_rows, dim(), first, "q4_0", kLargestCode));
           EncodeQ4_0({tile, tile_rows, dim(), kGgmlBlock}, to);
           for (int r = 0; r < tile_rows; ++r) {
             for (int g = 0; g < layout().groups; ++g) {
@@ -52,6 +50,7 @@ class Q4_0Codec final : public BlockCodec {
                        to.codes->row(r) + g * kGgmlBlock);
             }
           }
+          return Status::Ok();
         });
   }
 

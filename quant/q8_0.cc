@@ -30,11 +30,10 @@ class Q8_0Codec final : public BlockCodec {
                 int first_row) const override {
     return EncodeTiles(
         rows, count, block, first_row,
-        [&](int first, const float* tile, int tile_rows) {
-          return CheckGgmlRows(tile, tile_rows, dim(), first, "q8_0", kLimit);
-        },
-        [&](const float* tile, int tile_rows, const TilePlanes& to) {
+        [&](int first, const float* tile, int tile_rows, const TilePlanes& to) {
+          KVS_RETURN_IF_ERROR(CheckGgmlRows(tile, tile_rows, dim(), first, "q8_0", kLimit));
           EncodeQ8_0({tile, tile_rows, dim(), kGgmlBlock}, to);
+          return Status::Ok();
         });
   }
 

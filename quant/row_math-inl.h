@@ -108,6 +108,10 @@ HWY_INLINE void RoundByDividing(const float* x, int count, Grid grid, CodeRange 
   }
 }
 
+// Which clamps a grid may need: scales are rounded up, so no code passes `high`, nor `low` where
+// there is no zero point; a zero point that saturated leaves elements below it.
+enum class Zero { kNone, kPoint };
+
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 // The same codes without dividing. Let a = x - zero, q = a * inverse, r = a - q * scale (exact: one
 // multiply-add, and scale has 8 bits), then q' = q + r * inverse. Before its rounding q' differs
@@ -117,43 +121,88 @@ HWY_INLINE void RoundByDividing(const float* x, int count, Grid grid, CodeRange 
 // scale / 4, whose code is 0 however q is rounded.
 constexpr float kDivideBelow = 0x1p-90F;
 
-template <class D>
-HWY_INLINE int RoundVectors(D df, const float* x, int j, int count, Grid grid, CodeRange range,
+template <class D, Zero kZero>
+struct Rounder {
+  using V = hn::Vec<D>;
+  V zero, scale, inverse, low, rounder;
+
+  HWY_INLINE Rounder(Grid grid, CodeRange range)
+      : zero(hn::Set(D(), grid.zero)),
+        scale(hn::Set(D(), grid.scale)),
+        inverse(hn::Set(D(), grid.inverse)),
+        low(hn::Set(D(), range.low)),
+        // An even bias does not change which of two halves is even.
+        rounder(hn::Set(D(), kRounder + static_cast<float>(range.bias))) {}
+
+  // Codes in the low bytes.
+  HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> operator()(const float* x) const {
+    const D df;
+    const V above = hn::LoadU(df, x);
+    const V a = kZero == Zero::kPoint ? hn::Sub(above, zero) : above;
+    const V nearly = hn::Mul(a, inverse);
+    const V steps = hn::MulAdd(hn::NegMulAdd(nearly, scale, a), inverse, nearly);
+    const V held = kZero == Zero::kPoint ? hn::Max(steps, low) : steps;
+    return hn::BitCast(hn::RebindToUnsigned<D>(), hn::Add(held, rounder));
+  }
+};
+
+// The low bytes of four vectors, in order.
+template <class DU, class V>
+HWY_INLINE hn::Vec<hn::Repartition<std::uint8_t, DU>> LowBytes(DU du, V a, V b, V c, V d) {
+  const hn::Repartition<std::uint8_t, DU> d8;
+  const V ab = hn::IfVecThenElse(hn::Set(du, 0xFF), a, hn::ShiftLeft<8>(b));
+  const V abc = hn::IfVecThenElse(hn::Set(du, 0xFFFF), ab, hn::ShiftLeft<16>(c));
+  const V words = hn::IfVecThenElse(hn::Set(du, 0xFFFFFF), abc, hn::ShiftLeft<24>(d));
+  // Byte k of word i belongs to vector k: turn 4 by 4 bytes in each 128 bits, then words likewise
+  // over the whole vector.
+  alignas(16) static constexpr std::uint8_t kTurn[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                         2, 6, 10, 14, 3, 7, 11, 15};
+  const auto turned =
+      hn::BitCast(du, hn::TableLookupBytes(hn::BitCast(d8, words), hn::LoadDup128(d8, kTurn)));
+  constexpr std::uint32_t kBlocks = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+  const auto lane = hn::Iota(du, 0);
+  const auto block = hn::And(lane, hn::Set(du, kBlocks - 1));
+  const auto from = hn::Add(hn::ShiftLeft<2>(block), hn::ShiftRight<kBlocks / 2>(lane));
+  return hn::BitCast(d8, hn::TableLookupLanes(turned, hn::IndicesFromVec(du, from)));
+}
+
+template <Zero kZero>
+HWY_INLINE int RoundVectors(const float* x, int count, Grid grid, CodeRange range,
                             std::uint8_t* codes) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::Rebind<std::uint8_t, D> du8;
-  const auto zero = hn::Set(df, grid.zero);
-  const auto scale = hn::Set(df, grid.scale);
-  const auto inverse = hn::Set(df, grid.inverse);
-  const auto low = hn::Set(df, range.low);
-  const auto high = hn::Set(df, range.high);
-  // An even bias does not change which of two halves is even.
-  const auto rounder = hn::Set(df, kRounder + static_cast<float>(range.bias));
+  const hn::ScalableTag<float> df;
+  const hn::RebindToUnsigned<decltype(df)> du;
+  const hn::Repartition<std::uint8_t, decltype(df)> d8;
+  const hn::Rebind<std::uint8_t, decltype(df)> du8;
   const auto lanes = static_cast<int>(hn::Lanes(df));
+  const Rounder<decltype(df), kZero> round(grid, range);
+  int j = 0;
+  for (; j + 4 * lanes <= count; j += 4 * lanes) {
+    const float* at = x + j;
+    hn::StoreU(
+        LowBytes(du, round(at), round(at + lanes), round(at + 2 * lanes), round(at + 3 * lanes)),
+        d8, codes + j);
+  }
   for (; j + lanes <= count; j += lanes) {
-    const auto a = hn::Sub(hn::LoadU(df, x + j), zero);
-    const auto nearly = hn::Mul(a, inverse);
-    const auto steps = hn::MulAdd(hn::NegMulAdd(nearly, scale, a), inverse, nearly);
-    const auto held = hn::Min(hn::Max(steps, low), high);
-    hn::StoreU(hn::TruncateTo(du8, hn::BitCast(du, hn::Add(held, rounder))), du8, codes + j);
+    hn::StoreU(hn::TruncateTo(du8, round(x + j)), du8, codes + j);
   }
   return j;
 }
 #endif
 
+template <Zero kZero>
 HWY_INLINE void RoundToCodesOf(const float* x, int count, Grid grid, CodeRange range,
                                std::uint8_t* codes) {
+  int j = 0;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  if (grid.scale >= kDivideBelow) {
+    j = RoundVectors<kZero>(x, count, grid, range, codes);
+    if (j == count) return;
+  }
+#endif
   if (grid.scale == 0.0F) {
     std::fill(codes, codes + count, static_cast<std::uint8_t>(range.bias));
     return;
   }
-  int j = 0;
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  if (grid.scale >= kDivideBelow) {
-    j = RoundVectors(hn::ScalableTag<float>(), x, 0, count, grid, range, codes);
-    j = RoundVectors(hn::FixedTag<float, 8>(), x, j, count, grid, range, codes);
-  }
-#endif
   RoundByDividing(x + j, count - j, grid, range, codes + j);
 }
 

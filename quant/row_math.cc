@@ -157,9 +157,9 @@ Status CheckScaled(const float* row, int dim, std::int64_t row_index, std::strin
                                 " stores at most ", kMaxScaled));
 }
 
-Status CheckScaledRows(const float* rows, int count, int dim, std::int64_t first,
+Status CheckScaledRows(float largest, const float* rows, int count, int dim, std::int64_t first,
                        std::string_view codec) {
-  if (AbsMax(rows, count * dim) <= kMaxScaled) return Status::Ok();
+  if (largest <= kMaxScaled) return Status::Ok();
   for (int r = 0; r < count; ++r) {
     KVS_RETURN_IF_ERROR(CheckScaled(rows + std::ptrdiff_t{r} * dim, dim, first + r, codec));
   }

@@ -43,8 +43,9 @@ inline constexpr float kMaxScaled = 0x1p112F;
 // more than kMaxScaled.
 Status CheckFinite(const float* row, int dim, std::int64_t row_index, std::string_view codec);
 Status CheckScaled(const float* row, int dim, std::int64_t row_index, std::string_view codec);
-// f32 [count, dim], the first of which is row `first`.
-Status CheckScaledRows(const float* rows, int count, int dim, std::int64_t first,
+// CheckScaled of rows f32 [count, dim], the first of which is row `first`, and whose AbsMax is
+// `largest`.
+Status CheckScaledRows(float largest, const float* rows, int count, int dim, std::int64_t first,
                        std::string_view codec);
 
 // visit(row_index, const float* row) -> Status for all rows in order, until one fails.

@@ -132,21 +132,20 @@ class TurboCodec final : public BlockCodec {
 
   Status Encode(const float* stats, const float* rows, int count, BlockRef block,
                 int first_row) const override {
-    return EncodeTiles(
-        rows, count, block, first_row,
-        [&](int first, const float* tile, int tile_rows) {
-          return CheckTile(stats, tile, tile_rows, first);
-        },
-        [&](const float* tile, int tile_rows, const TilePlanes& to) {
-          double scales[kTileRows];
-          EncodeTurbo(tile, tile_rows, dim(), book_, *to.codes, scales);
-          for (int r = 0; r < tile_rows; ++r) {
-            const auto scale = static_cast<float>(scales[r]);
-            to.scales[r] = wide_scales(stats) ? ToBF16(scale).bits : ToF16(scale).bits;
-            std::uint8_t* codes = to.codes->row(r);
-            if (to.scales[r] == 0) std::fill(codes, codes + dim(), std::uint8_t{0});
-          }
-        });
+    return EncodeTiles(rows, count, block, first_row,
+                       [&](int first, const float* tile, int tile_rows, const TilePlanes& to) {
+                         KVS_RETURN_IF_ERROR(CheckTile(stats, tile, tile_rows, first));
+                         double scales[kTileRows];
+                         EncodeTurbo(tile, tile_rows, dim(), book_, *to.codes, scales);
+                         for (int r = 0; r < tile_rows; ++r) {
+                           const auto scale = static_cast<float>(scales[r]);
+                           to.scales[r] =
+                               wide_scales(stats) ? ToBF16(scale).bits : ToF16(scale).bits;
+                           std::uint8_t* codes = to.codes->row(r);
+                           if (to.scales[r] == 0) std::fill(codes, codes + dim(), std::uint8_t{0});
+                         }
+                         return Status::Ok();
+                       });
   }
 
   void Decode(const float* stats, ConstBlockRef block, int first_row, int count,
@@ -203,8 +202,9 @@ class TurboCodec final : public BlockCodec {
   }
 
   Status CheckTile(const float* stats, const float* rows, int count, int first) const {
-    KVS_RETURN_IF_ERROR(CheckScaledRows(rows, count, dim(), first, "turbo"));
-    if (wide_scales(stats) || !MayBeLong(rows, count)) return Status::Ok();
+    const float largest = AbsMax(rows, count * dim());
+    KVS_RETURN_IF_ERROR(CheckScaledRows(largest, rows, count, dim(), first, "turbo"));
+    if (wide_scales(stats) || !MayBeLong(largest)) return Status::Ok();
     for (int r = 0; r < count; ++r) {
       const double scale = LargeScale(rows + std::ptrdiff_t{r} * dim());
       if (scale > kF16Max) return TooLong(first + r, scale);
@@ -212,14 +212,14 @@ class TurboCodec final : public BlockCodec {
     return Status::Ok();
   }
 
-  // Whether the scale of one of these rows may pass what f16 holds.
-  bool MayBeLong(const float* rows, int count) const {
-    return AbsMax(rows, count * dim()) * std::sqrt(static_cast<double>(dim())) > kNormToCheck;
+  // Whether the scale of a row with elements up to `largest` may pass what f16 holds.
+  bool MayBeLong(float largest) const {
+    return largest * std::sqrt(static_cast<double>(dim())) > kNormToCheck;
   }
 
   // The row's scale where it may pass what f16 holds, else 0: most rows need no second coding.
   double LargeScale(const float* row) const {
-    if (!MayBeLong(row, 1)) return 0.0;
+    if (!MayBeLong(AbsMax(row, dim()))) return 0.0;
     CodeTile codes(dim());
     double scale;
     EncodeTurbo(row, 1, dim(), book_, codes, &scale);
