@@ -3,7 +3,7 @@
 namespace kvsieve {
 namespace {
 
-// The figures behind each line are in docs/choosing.md.
+// The figures behind each line are in docs/choosing.md, of the stores in docs/storage.md.
 constexpr Recommendation kRecommendations[] = {
     {"the prompt will be copied from, quoted, edited, or asked about later",
      "none | k=center+turbo4, v=turbo4 | exact_sinks=4",
@@ -19,8 +19,26 @@ constexpr Recommendation kRecommendations[] = {
      "what the last queries look at says nothing of a question still to come"},
 };
 
+constexpr StorageRecommendation kStorageRecommendations[] = {
+    {8.125, "none | k=center+hadamard+int8, v=hadamard+int8 | exact_sinks=4",
+     "a rotated row has no outlier that sets the scale of all"},
+    {4.625, "none | k=center+turbo5, v=turbo4 | exact_sinks=4",
+     "half the loss of 4 bits, but no fused kernel for 5-bit keys"},
+    {4.125, "none | k=center+turbo4, v=turbo4 | exact_sinks=4",
+     "centring shortens keys, all but the attention sink's, which stays exact"},
+    {3.625, "none | k=center+turbo4, v=turbo3 | exact_sinks=4",
+     "keys decide which rows are read, so the bit goes to them"},
+    {3.125, "none | k=center+turbo4, v=turbo2 | exact_sinks=4",
+     "as good as 3 bits for both, on most texts a little better"},
+    {2.625, "none | k=center+turbo3, v=turbo2 | exact_sinks=4",
+     "a third of the loss of 2-bit keys with 3-bit values"},
+    {2.125, "none | k=center+turbo2, v=turbo2 | exact_sinks=4",
+     "where nothing may be dropped; otherwise half of the rows at 4 bits read better"},
+};
+
 }  // namespace
 
 std::span<const Recommendation> Recommendations() { return kRecommendations; }
+std::span<const StorageRecommendation> StorageRecommendations() { return kStorageRecommendations; }
 
 }  // namespace kvsieve

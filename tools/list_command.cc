@@ -27,6 +27,7 @@ struct Group {
 };
 
 constexpr int kTextWidth = 76;
+constexpr double kF16Bits = 16;
 
 void PrintText(std::string name, const char* indent, const std::string& text) {
   for (const std::string& line : Wrap(text, kTextWidth)) {
@@ -44,14 +45,23 @@ void PrintGroup(const Group& group) {
   std::printf("\n");
 }
 
+void PrintAdvice(std::string_view spec, std::string_view why) {
+  std::printf("      %.*s\n", static_cast<int>(spec.size()), spec.data());
+  for (const std::string& line : Wrap(std::string(why), kTextWidth)) {
+    std::printf("      %s\n", line.c_str());
+  }
+}
+
 void PrintRecommendations() {
   std::printf("which to take (measured: docs/choosing.md)\n");
   for (const Recommendation& one : Recommendations()) {
     std::printf("  %.*s\n", static_cast<int>(one.when.size()), one.when.data());
-    std::printf("      %.*s\n", static_cast<int>(one.spec.size()), one.spec.data());
-    for (const std::string& line : Wrap(std::string(one.why), kTextWidth)) {
-      std::printf("      %s\n", line.c_str());
-    }
+    PrintAdvice(one.spec, one.why);
+  }
+  std::printf("\nwhich store to take at which size (measured: docs/storage.md)\n");
+  for (const StorageRecommendation& one : StorageRecommendations()) {
+    std::printf("  %.3f bits a value at dim 128, 1/%.1f of f16\n", one.bits, kF16Bits / one.bits);
+    PrintAdvice(one.spec, one.why);
   }
   std::printf("\n");
 }
@@ -60,6 +70,14 @@ nlohmann::ordered_json RecommendationsJson() {
   nlohmann::ordered_json out = nlohmann::ordered_json::array();
   for (const Recommendation& one : Recommendations()) {
     out.push_back({{"when", one.when}, {"spec", one.spec}, {"why", one.why}});
+  }
+  return out;
+}
+
+nlohmann::ordered_json StorageRecommendationsJson() {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  for (const StorageRecommendation& one : StorageRecommendations()) {
+    out.push_back({{"bits", one.bits}, {"spec", one.spec}, {"why", one.why}});
   }
   return out;
 }
@@ -99,6 +117,7 @@ Status RunList(Context&, const ListCommand& command) {
   nlohmann::ordered_json out;
   for (const Group& group : groups) out[group.json_key] = GroupJson(group);
   out["recommended"] = RecommendationsJson();
+  out["recommended_stores"] = StorageRecommendationsJson();
   out["targets"] = SupportedTargets();
   out["active_target"] = ActiveTarget();
   std::printf("%s\n", out.dump(1).c_str());

@@ -34,6 +34,17 @@ class Commands(CliTest):
                 self.assertIn(one[field], text)
             self.assertIn(f"`{one['spec']}`", document)
 
+    def test_list_says_which_store_to_take_as_the_document_does(self):
+        text = self.results("list")
+        with open(os.path.join(SOURCE_DIR, "docs", "storage.md"), encoding="utf-8") as file:
+            document = file.read().replace("\\|", "|")
+        stores = self.json_of("list", "--json")["recommended_stores"]
+        self.assertTrue(stores)
+        for one in stores:
+            self.assertIn(f"{one['bits']:.3f} bits a value", text)
+            self.assertIn(one["spec"], text)
+            self.assertIn(f"| {one['bits']:.3f} | `{one['spec']}` |", document)
+
     def test_list_lines_fit_a_terminal(self):
         for line in self.results("list").splitlines():
             self.assertLessEqual(len(line), 100, line)
