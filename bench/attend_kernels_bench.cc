@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/checked.h"
 #include "bench/pure_read.h"
 #include "kvsieve/codec.h"
 #include "kvsieve/targets.h"
@@ -218,7 +219,8 @@ void AttendHead(const Arena& arena, int head, const float* q, float* out) {
   alignas(64) float logits[kHeads * kBlockRows];  // then weights
   alignas(64) float acc[kHeads * kDim] = {};
   State state = {{-1e30F, -1e30F, -1e30F, -1e30F}, {}, acc, kDim};
-  for (int i = 0; i < kBlocks; ++i) {
+  const int blocks = WrongKernelInjected() ? kBlocks / 8 * 7 : kBlocks;
+  for (int i = 0; i < blocks; ++i) {
     keys.Score(Arena::kStats, prepared, kHeads, arena.Block(head, Side::kKey, i), kBlockRows,
                logits, arena.Ahead(head, Side::kKey, i));
     softmax(logits, state);
@@ -294,7 +296,7 @@ void Attend(benchmark::State& state, const Format& format, std::string_view targ
   std::vector<float> q(kKvHeads * kHeads * kDim), out(q.size());
   for (float& x : q) x = normal(random);
   if (!SelectTarget(target).ok()) return state.SkipWithError("target not available");
-  if (ErrorOfHead(arena, q.data()) > format.bound) return state.SkipWithError("wrong result");
+  if (ErrorOfHead(arena, q.data()) > format.bound) return SkipWrong(state, "wrong result");
 
   std::vector<double> reads, times;
   for (auto _ : state) {
@@ -334,9 +336,6 @@ void Register() {
 
 int main(int argc, char** argv) {
   kvsieve::bench::Register();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return kvsieve::bench::RunRegistered(argc, argv);
 }
 #endif  // HWY_ONCE

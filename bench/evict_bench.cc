@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "bench/checked.h"
 #include "evict/scorers.h"
 #include "evict/smoothing.h"
 #include "evict/top_k.h"
@@ -152,6 +153,7 @@ void ScoreLayer(benchmark::State& state, evict::ScorerFactory make, bool perturb
   ScoreScratch scratch{.limit_bytes = state.range(1) == 0 ? 0 : std::int64_t{1} << 40};
   Scores scores;
   if (!scorer->Score(layer.observation, serial, &scratch, &scores).ok()) Fail("the status");
+  if (bench::WrongKernelInjected()) scores.smoothed[layer.rows - 1] = 0.0F;
   CheckScores(layer, scores, perturbation);
   for (auto _ : state) {
     const Status status = scorer->Score(layer.observation, serial, &scratch, &scores);
@@ -190,6 +192,7 @@ void Select(benchmark::State& state) {
   };
   for (int h = 0; h < kKvHeads; ++h) {
     run(h);
+    if (bench::WrongKernelInjected()) chosen.pop_back();
     if (chosen != oracle::Keep(smoothed[h], raw[h], {kKept, 4, kWindow, {}, false})) Fail("a set");
   }
   for (auto _ : state) {
