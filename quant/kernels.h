@@ -6,7 +6,8 @@
 //   - Weights, and queries for int8: 16 bits. The rounding adds at most 2^-15 of the largest
 //     element, far below the codes' own error. Rows of thousands of dims get fewer bits:
 //     2^31 / (128 * group) steps, so that sums cannot overflow (13 bits at a group of 4096).
-//   - Queries for codes of up to 4 bits: one byte a dim, with a scale for each group of dims; each
+//   - Queries for codes of up to 5 bits (5 with VNNI only, else 16 bits): one byte a dim, with a
+//   scale for each group of dims; each
 //     element is off by at most 1/254 of the group's largest, 1/128 for turbo's codebooks where
 //     there is no VNNI. Codes of b bits are off by 1/2^(b + 1) of the group's range, much more,
 //     and the squares of the errors add up: on a real model's rows an output's error rises by
@@ -21,10 +22,10 @@
 
 namespace kvsieve::quant {
 
-// What codes 0..15 stand for, times the row's scale: level[code] * level_scale. The 8-bit levels
+// What codes 0..31 stand for, times the row's scale: level[code] * level_scale. The 8-bit levels
 // are the codebook rounded for the kernels; decoding uses the exact one.
 struct Codebook {
-  std::int8_t level[16];
+  std::int8_t level[32];
   float level_scale;
 };
 
@@ -57,11 +58,13 @@ std::size_t IntQueryBytes(int dim, int group);
 void PrepareHalfQueries(const float* q, int heads, int dim, void* prepared);
 void PrepareIntQueries(const float* q, int heads, int dim, int group, void* prepared);
 // For ScoreNibble and ScorePlanes: where levels lie within 15 of each other or codes are numbers,
-// and for any codebook.
+// for any codebook of up to 16 levels, and for 32.
 void PrepareNibbleQueries(const float* q, int heads, int dim, int group, void* prepared);
 void PrepareCodebookQueries(const float* q, int heads, int dim, int group, void* prepared);
+void PrepareFineCodebookQueries(const float* q, int heads, int dim, int group, void* prepared);
 
-// Fp8: e4m3, queries as for half. Planes: bit planes of 1, 2 or 3 bits, with a codebook.
+// Fp8: e4m3, queries as for half. Planes: bit planes of 1, 2, 3 or 5 bits, with a
+// codebook.
 //
 // logits [heads, kBlockRows], as Codec::Score.
 void ScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits);

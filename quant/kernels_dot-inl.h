@@ -14,11 +14,10 @@
 
 #include <hwy/highway.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-#include "quant/kernels_common-inl.h"
+#include "quant/kernels_codes-inl.h"
 #include "quant/kernels_query.h"
 #include "quant/layout.h"
 
@@ -26,9 +25,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvsieve::quant {
 namespace HWY_NAMESPACE {
-
-// What is known of codes when they are widened.
-enum class Sign { kSigned, kUnsigned };
 
 // Two multiplier words of one quad, broadcast: see kernels_query.h.
 struct Words {
@@ -173,150 +169,6 @@ struct ByteDot {
   static HWY_INLINE VI Finish(Sum s) { return s.sum; }
 };
 
-// One vector of each line of a unit.
-template <bool kPartial>
-struct Lines {
-  const std::uint8_t* at;
-  std::size_t stride;
-  int count;  // kPartial: i32 lanes that exist
-
-  // A partial vector reads `count` lanes and no further.
-  HWY_INLINE V8 operator[](int line) const {
-    const std::uint8_t* from = at + static_cast<std::size_t>(line) * stride;
-    if constexpr (!kPartial) return hn::LoadU(D8(), from);
-    const DI di;
-    return hn::BitCast(D8(), hn::MaskedLoad(hn::FirstN(di, static_cast<std::size_t>(count)), di,
-                                            reinterpret_cast<const std::int32_t*>(from)));
-  }
-};
-
-// Bytes shifted by kBits to the right, or -kBits to the left; what comes from other bytes is left
-// for the caller to mask.
-template <int kBits>
-HWY_INLINE V8 ShiftBytes(V8 bytes) {
-  const hn::RebindToUnsigned<D16> du16;
-  if constexpr (kBits > 0) {
-    return hn::BitCast(D8(), hn::ShiftRight<kBits>(hn::BitCast(du16, bytes)));
-  } else if constexpr (kBits < 0) {
-    return hn::BitCast(D8(), hn::ShiftLeft<-kBits>(hn::BitCast(du16, bytes)));
-  } else {
-    return bytes;
-  }
-}
-template <int kShift, int kMask>
-HWY_INLINE V8 Field(V8 bytes) {
-  return hn::And(ShiftBytes<kShift>(bytes), hn::Set(D8(), kMask));
-}
-
-// How codes of kBits lie in the lines of a unit (quant/layout.h). Quad: those of quad k, one a
-// byte.
-template <int kBits>
-struct Packing;
-
-template <>
-struct Packing<8> {
-  static constexpr int kLines = 1;
-  static constexpr int kQuads = 1;
-  template <int k, class L>
-  static HWY_INLINE V8 Quad(const L& lines) {
-    return lines[0];
-  }
-};
-template <>
-struct Packing<4> {
-  static constexpr int kLines = 1;
-  static constexpr int kQuads = 2;
-  template <int k, class L>
-  static HWY_INLINE V8 Quad(const L& lines) {
-    return Field<4 * k, 15>(lines[0]);
-  }
-};
-template <>
-struct Packing<3> {
-  static constexpr int kLines = 3;
-  static constexpr int kQuads = 8;
-  template <int k, class L>
-  static HWY_INLINE V8 Quad(const L& lines) {
-    // Quads k and k ^ 2 share a vector: bits 0..2 and 4..6 of each byte.
-    constexpr int kOdd = k % 2;
-    constexpr int kThirdShift = k < 4 ? kOdd : -1 - kOdd;
-    const V8 low = ShiftBytes<2 * kOdd>(lines[k / 4]);
-    const V8 both = hn::Or(hn::And(low, hn::Set(D8(), 0x33)), Field<kThirdShift, 0x44>(lines[2]));
-    return Field<k % 4 / 2 * 4, 7>(both);
-  }
-};
-template <>
-struct Packing<2> {
-  static constexpr int kLines = 1;
-  static constexpr int kQuads = 4;
-  template <int k, class L>
-  static HWY_INLINE V8 Quad(const L& lines) {
-    return Field<2 * k, 3>(lines[0]);
-  }
-};
-template <>
-struct Packing<1> {
-  static constexpr int kLines = 1;
-  static constexpr int kQuads = 8;
-  template <int k, class L>
-  static HWY_INLINE V8 Quad(const L& lines) {
-    return Field<kBitShift[k], 1>(lines[0]);
-  }
-};
-
-// Formats: what codes stand for. Key codes are unsigned, with the reader's offset added to the true
-// code; value codes are true codes of sign kValueSign.
-struct Int8Format {
-  using Pack = Packing<8>;
-  static constexpr Sign kValueSign = Sign::kSigned;
-  template <Side kSide>
-  struct Reader {
-    static constexpr std::int32_t offset = kSide == Side::kKey ? 128 : 0;
-    explicit HWY_INLINE Reader(const Codebook*) {}
-    HWY_INLINE V8 operator()(V8 codes) const {
-      if constexpr (kSide == Side::kValue) return codes;
-      return hn::Xor(codes, hn::Set(D8(), 0x80));
-    }
-  };
-};
-
-struct NibbleFormat {
-  using Pack = Packing<4>;
-  static constexpr Sign kValueSign = Sign::kUnsigned;
-  template <Side kSide>
-  struct Reader {
-    static constexpr std::int32_t offset = 0;
-    explicit HWY_INLINE Reader(const Codebook*) {}
-    HWY_INLINE V8 operator()(V8 codes) const { return codes; }
-  };
-};
-
-// Codes that select one of 2^kBits signed levels.
-template <int kBits>
-struct CodebookFormat {
-  using Pack = Packing<kBits>;
-  static constexpr Sign kValueSign = Sign::kSigned;
-  template <Side kSide>
-  struct Reader {
-    V8 table;
-    std::int32_t offset = 0;  // keys: the lowest level becomes 0, so that codes stay small
-    explicit HWY_INLINE Reader(const Codebook* codebook) {
-      constexpr int kLevels = 1 << kBits;
-      if constexpr (kSide == Side::kKey) {
-        offset = -codebook->level[0];
-        for (int i = 1; i < kLevels; ++i)
-          offset = std::max<std::int32_t>(offset, -codebook->level[i]);
-      }
-      alignas(16) std::uint8_t levels[16] = {};
-      for (int i = 0; i < kLevels; ++i) {
-        levels[i] = static_cast<std::uint8_t>(codebook->level[i] + offset);
-      }
-      table = hn::LoadDup128(D8(), levels);
-    }
-    HWY_INLINE V8 operator()(V8 codes) const { return hn::TableLookupBytes(table, codes); }
-  };
-};
-
 constexpr int kPairLines = kLanes * 2 * 4 / 64;
 
 // Sums of up to 4 heads over two vectors.
@@ -369,11 +221,11 @@ HWY_INLINE void AddUnit(Sums<Dot>& s, const Lines<kVectors == 1>& lines0,
                         const Lines<kVectors == 1>& lines1,
                         const typename Format::template Reader<kSide>& reader,
                         const std::int32_t* words) {
-  if constexpr (k < Format::Pack::kQuads) {
+  if constexpr (k < Format::kQuads) {
     constexpr int kNextQuad = kSide == Side::kKey ? kHeadTile * Dot::Multiplier::kCount : 4;
     constexpr Sign kSign = kSide == Side::kKey ? Sign::kUnsigned : Format::kValueSign;
-    const V8 codes0 = reader(Format::Pack::template Quad<k>(lines0));
-    const V8 codes1 = kVectors == 1 ? codes0 : reader(Format::Pack::template Quad<k>(lines1));
+    const V8 codes0 = reader.template Quad<k>(lines0);
+    const V8 codes1 = kVectors == 1 ? codes0 : reader.template Quad<k>(lines1);
     AddQuad<Dot, kSide, kHeads, kVectors>(s, Dot::template Widen<kSign>(codes0),
                                           Dot::template Widen<kSign>(codes1),
                                           words + k * kNextQuad);

@@ -60,27 +60,25 @@ HWY_INLINE void KeyGroup(const std::uint8_t* codes0, const std::uint8_t* codes1,
                          const std::int32_t* words,
                          const typename Format::template Reader<Side::kKey>& reader,
                          Sums<Dot>& sums, Ahead<CacheLevel::kL1>& ahead) {
-  using Pack = typename Format::Pack;
   for (int u = 0; u < units; ++u) {
     const Lines<false> lines0{codes0, kLine, kLanes};
     const Lines<false> lines1{codes1, kLine, kLanes};
     AddUnit<Dot, Format, Side::kKey, kHeads, 2>(sums, lines0, lines1, reader, words);
-    words += kHeadTile * Dot::Multiplier::kCount * Pack::kQuads;
-    codes0 += Pack::kLines * kLine;
-    codes1 += Pack::kLines * kLine;
-    for (int l = 0; l < Pack::kLines; ++l) ahead.Step<kPairLines>();
+    words += kHeadTile * Dot::Multiplier::kCount * Format::kQuads;
+    codes0 += Format::kLines * kLine;
+    codes1 += Format::kLines * kLine;
+    for (int l = 0; l < Format::kLines; ++l) ahead.Step<kPairLines>();
   }
 }
 
 template <class Dot, class Format, int kHeads>
 HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const IntQuery& query, float* logits) {
-  using Pack = typename Format::Pack;
-  constexpr int kUnitDims = 4 * Pack::kQuads;
+  constexpr int kUnitDims = 4 * Format::kQuads;
   const typename Format::template Reader<Side::kKey> reader(b.codebook);
   const int panels = (b.rows + kPanelRows - 1) / kPanelRows;
   const int group_units = (b.group + kUnitDims - 1) / kUnitDims;
   const int groups = b.dim / b.group;
-  const std::size_t group_bytes = static_cast<std::size_t>(group_units * Pack::kLines) * kLine;
+  const std::size_t group_bytes = static_cast<std::size_t>(group_units * Format::kLines) * kLine;
   const std::size_t panel_bytes = static_cast<std::size_t>(groups) * group_bytes;
   constexpr int kPanelsPerStep = kLanes * 2 / kPanelRows;
   Ahead<CacheLevel::kL1> ahead(b);
@@ -117,7 +115,7 @@ HWY_NOINLINE void ScoreHeads(const KernelBlock& b, const IntQuery& query, float*
       ahead.Step<1>();
       codes0 += group_bytes;
       codes1 += group_bytes;
-      words += group_units * Pack::kQuads * kHeadTile * Dot::Multiplier::kCount;
+      words += group_units * Format::kQuads * kHeadTile * Dot::Multiplier::kCount;
     }
   }
   ahead.Finish(b);

@@ -156,13 +156,12 @@ HWY_NOINLINE void ValueTile(const ValueBlock& v, int first_dim, int count,
   StartSums<Dot, kHeads>(s, kNone);
   const std::int32_t* words = w.words[0];
   for (int u = 0; u < v.units; ++u) {
-    using Pack = typename Format::Pack;
     const Lines<kVectors == 1> lines0{codes, v.line_bytes, count};
     const Lines<kVectors == 1> lines1{codes + (kVectors - 1) * kVectorBytes, v.line_bytes, count};
     AddUnit<Dot, Format, Side::kValue, kHeads, kVectors>(s, lines0, lines1, reader, words);
-    words += 4 * Pack::kQuads;
-    codes += Pack::kLines * v.line_bytes;
-    for (int l = 0; l < Pack::kLines; ++l) ahead.Step<kPairLines * kVectors / 2>();
+    words += 4 * Format::kQuads;
+    codes += Format::kLines * v.line_bytes;
+    for (int l = 0; l < Format::kLines; ++l) ahead.Step<kPairLines * kVectors / 2>();
   }
   ahead_of_block = ahead;
   float* acc = v.acc + first_dim;
@@ -174,7 +173,7 @@ HWY_NOINLINE void ValueTile(const ValueBlock& v, int first_dim, int count,
 
 template <class Dot, class Format, int kHeads>
 HWY_NOINLINE void AccumulateHeads(const KernelBlock& b, const float* weights, float* acc) {
-  constexpr int kUnitRows = 4 * Format::Pack::kQuads;
+  constexpr int kUnitRows = 4 * Format::kQuads;
   GroupWeights group_weights;
   const int units = (b.rows + kUnitRows - 1) / kUnitRows;
   // Rows of the last unit that lie behind the last panel.

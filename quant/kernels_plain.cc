@@ -57,7 +57,7 @@ struct PlaneCodes {
   static std::int32_t At(const KernelBlock& b, Side side, int row, int d) {
     const BlockLayout layout{CodeLayout::kBitPlanes, side, b.dim, b.bits, 1, false};
     int code = 0;
-    for (const int width : {2, 1}) {
+    for (const int width : {4, 2, 1}) {
       if ((b.bits & width) == 0) continue;
       const CodeAt at = PlaneAt(layout, width, row, d);
       code |= (b.codes[at.byte] >> at.shift & ((1 << width) - 1)) << PartShift(b.bits, width);

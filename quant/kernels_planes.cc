@@ -22,8 +22,10 @@ void PlanesScore(const KernelBlock& block, const void* prepared, int heads, floa
     ScoreBlock<ByteDot, CodebookFormat<1>>(block, prepared, heads, logits);
   } else if (block.bits == 2) {
     ScoreBlock<ByteDot, CodebookFormat<2>>(block, prepared, heads, logits);
-  } else {
+  } else if (block.bits == 3) {
     ScoreBlock<ByteDot, CodebookFormat<3>>(block, prepared, heads, logits);
+  } else {
+    ScoreBlock<MaddDot, CodebookFormat<5>>(block, prepared, heads, logits);
   }
 }
 void PlanesAccumulate(const KernelBlock& block, const float* weights, int heads, float* acc) {
@@ -31,8 +33,10 @@ void PlanesAccumulate(const KernelBlock& block, const float* weights, int heads,
     AccumulateBlock<MaddDot, CodebookFormat<1>>(block, weights, heads, acc);
   } else if (block.bits == 2) {
     AccumulateBlock<MaddDot, CodebookFormat<2>>(block, weights, heads, acc);
-  } else {
+  } else if (block.bits == 3) {
     AccumulateBlock<MaddDot, CodebookFormat<3>>(block, weights, heads, acc);
+  } else {
+    AccumulateBlock<MaddDot, CodebookFormat<5>>(block, weights, heads, acc);
   }
 }
 #else

@@ -20,8 +20,10 @@ void VnniScorePlanes(const KernelBlock& block, const void* prepared, int heads, 
     N_AVX3::ScoreBlock<VnniByteDot, N_AVX3::CodebookFormat<1>>(block, prepared, heads, logits);
   } else if (block.bits == 2) {
     N_AVX3::ScoreBlock<VnniByteDot, N_AVX3::CodebookFormat<2>>(block, prepared, heads, logits);
-  } else {
+  } else if (block.bits == 3) {
     N_AVX3::ScoreBlock<VnniByteDot, N_AVX3::CodebookFormat<3>>(block, prepared, heads, logits);
+  } else {
+    N_AVX3::ScoreBlock<VnniByteDot, N_AVX3::CodebookFormat<5>>(block, prepared, heads, logits);
   }
 }
 
@@ -31,8 +33,10 @@ void VnniAccumulatePlanes(const KernelBlock& block, const float* weights, int he
     N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat<1>>(block, weights, heads, acc);
   } else if (block.bits == 2) {
     N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat<2>>(block, weights, heads, acc);
-  } else {
+  } else if (block.bits == 3) {
     N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat<3>>(block, weights, heads, acc);
+  } else {
+    N_AVX3::AccumulateBlock<VnniDot, N_AVX3::CodebookFormat<5>>(block, weights, heads, acc);
   }
 }
 

@@ -126,4 +126,9 @@ void PrepareCodebookQueries(const float* q, int heads, int dim, int group, void*
   Prepare({QueryForm::kByte, limit, group}, q, heads, dim, group, prepared);
 }
 
+void PrepareFineCodebookQueries(const float* q, int heads, int dim, int group, void* prepared) {
+  if (VnniActive()) return PrepareCodebookQueries(q, heads, dim, group, prepared);
+  PrepareIntQueries(q, heads, dim, group, prepared);
+}
+
 }  // namespace kvsieve::quant

@@ -14,7 +14,6 @@
 #include "quant/code_rows.h"
 #include "quant/hadamard.h"
 #include "quant/lloyd_max.h"
-#include "quant/portable.h"
 #include "quant/registry.h"
 #include "quant/row_math.h"
 #include "quant/turbo_codes.h"
@@ -109,12 +108,11 @@ class TurboCodec final : public BlockCodec {
   TurboCodec(int dim, Side side, const TurboOptions& options)
       : BlockCodec(LayoutOf(options.bits, dim, side)),
         options_(options),
-        book_(SolveLloydMax(options.bits, dim)) {
-    if (fused()) levels_ = ToLevels(book_, dim);
-  }
+        book_(SolveLloydMax(options.bits, dim)),
+        levels_(ToLevels(book_, dim)) {}
 
   std::string Canonical() const override { return options_.Canonical(); }
-  KernelPath path() const override { return fused() ? KernelPath::kFused : KernelPath::kPortable; }
+  KernelPath path() const override { return KernelPath::kFused; }
   int stats_floats() const override { return 1; }  // 1 when scales are bf16, 0 when f16
 
   Status Learn(const RowSource& rows, float* stats) const override {
@@ -158,26 +156,20 @@ class TurboCodec final : public BlockCodec {
     }
   }
 
-  std::size_t QueryBytes() const override {
-    return fused() ? IntQueryBytes(dim(), dim()) : PortableQueryBytes(dim());
-  }
+  std::size_t QueryBytes() const override { return IntQueryBytes(dim(), dim()); }
   void PrepareQueries(const float* q, int heads, void* prepared) const override {
-    if (fused()) return PrepareCodebookQueries(q, heads, dim(), dim(), prepared);
-    PreparePortableQueries(q, heads, dim(), prepared);
+    const auto prepare = layout().bits == 5 ? PrepareFineCodebookQueries : PrepareCodebookQueries;
+    prepare(q, heads, dim(), dim(), prepared);
   }
   void Score(const float* stats, const void* prepared, int heads, ConstBlockRef block, int rows,
              float* logits, Prefetch ahead) const override {
-    const bool nibbles = layout().codes == CodeLayout::kNibble;
-    if (nibbles) return ScoreNibble(View(stats, block, rows, ahead), prepared, heads, logits);
-    if (fused()) return ScorePlanes(View(stats, block, rows, ahead), prepared, heads, logits);
-    ScoreDecoded(*this, stats, prepared, heads, block, rows, logits);
+    const auto score = nibbles() ? ScoreNibble : ScorePlanes;
+    score(View(stats, block, rows, ahead), prepared, heads, logits);
   }
   void Accumulate(const float* stats, const float* weights, int heads, ConstBlockRef block,
                   int rows, float* acc, Prefetch ahead) const override {
-    const bool nibbles = layout().codes == CodeLayout::kNibble;
-    if (nibbles) return AccumulateNibble(View(stats, block, rows, ahead), weights, heads, acc);
-    if (fused()) return AccumulatePlanes(View(stats, block, rows, ahead), weights, heads, acc);
-    AccumulateDecoded(*this, stats, weights, heads, block, rows, acc);
+    const auto accumulate = nibbles() ? AccumulateNibble : AccumulatePlanes;
+    accumulate(View(stats, block, rows, ahead), weights, heads, acc);
   }
 
  private:
@@ -185,8 +177,7 @@ class TurboCodec final : public BlockCodec {
   static float ScaleOf(const float* stats, std::uint16_t bits) {
     return wide_scales(stats) ? ToFloat(BF16{bits}) : ToFloat(F16{bits});
   }
-  // The kernels look levels up in a table of 16.
-  bool fused() const { return layout().bits <= 4; }
+  bool nibbles() const { return layout().codes == CodeLayout::kNibble; }
 
   static Status TooLong(std::int64_t row_index, double scale) {
     return Status::Invalid(StrCat("row ", row_index, " needs the norm scale ",
@@ -228,7 +219,7 @@ class TurboCodec final : public BlockCodec {
 
   TurboOptions options_;
   LloydMaxCodebook book_;
-  Codebook levels_{};
+  Codebook levels_;
 };
 
 Result<std::string> Outline(const SpecCall& call) {

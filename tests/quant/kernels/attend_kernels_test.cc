@@ -18,7 +18,7 @@ namespace {
 
 // Half a unit of 16-bit rounding, with 2 % for the f32 product that is rounded.
 constexpr double kHalfUnit = 0.51;
-// Limits of rounded queries: 16 bits for int8, one byte for codes of up to 4 bits
+// Limits of rounded queries: 16 bits for int8 and, without VNNI, for 5 bits; else one byte
 // (kernels_query.h).
 constexpr double kQueryLimit = 32639.0;
 constexpr double kByteLimit = 127.0;
@@ -27,8 +27,17 @@ constexpr double kByteLimitOfPairs = 64.0;
 constexpr double kWeightLimit = 32767.0;
 constexpr double kFloatUnit = 0x1p-24;
 
+constexpr int kPlaneBits[] = {1, 2, 3, 5, 5};
+
+bool FineCodes(const Shape& s) { return s.format == Format::kPlanes && s.bits == 5; }
+
+// Queries in 16 bits, with one scale for the whole row.
+bool WideQueries(const Shape& s) {
+  return s.format == Format::kInt8 || (FineCodes(s) && !VnniActive());
+}
+
 double QueryLimit(const Shape& s) {
-  if (s.format == Format::kInt8) return std::min(kQueryLimit, 0x1p31 / (128.0 * s.group) - 1.0);
+  if (WideQueries(s)) return std::min(kQueryLimit, 0x1p31 / (128.0 * s.group) - 1.0);
   return s.format == Format::kNibble || VnniActive() ? kByteLimit : kByteLimitOfPairs;
 }
 
@@ -54,6 +63,7 @@ void Score(const TestBlock& block, const float* q, int heads, float* logits) {
   const GuardedMemory prepared(IntQueryBytes(s.dim, s.group));
   const auto prepare = s.format == Format::kInt8     ? PrepareIntQueries
                        : s.format == Format::kNibble ? PrepareNibbleQueries
+                       : FineCodes(s)                ? PrepareFineCodebookQueries
                                                      : PrepareCodebookQueries;
   prepare(q, heads, s.dim, s.group, prepared.as<>());
   if (s.format == Format::kInt8) return ScoreInt8(block.kernel(), prepared.as<>(), heads, logits);
@@ -77,7 +87,7 @@ void Accumulate(const TestBlock& block, const float* weights, int heads, float* 
 // products to an f32 sum. half and fp8: one f32 sum of dim products.
 double ScoreBound(const TestBlock& block, const float* q, int row) {
   const Shape& s = block.shape();
-  const bool grouped = !IsFloat(s.format) && s.format != Format::kInt8;
+  const bool grouped = !IsFloat(s.format) && !WideQueries(s);
   const int span = grouped ? s.group : s.dim;
   double products = 0.0, rounding = 0.0;
   for (int first = 0; first < s.dim; first += span) {
@@ -200,7 +210,7 @@ void ForGrid(Format format, const std::vector<int>& groups, std::mt19937& random
         shape.dim = dim;
         shape.rows = rows;
         shape.group = group == 0 ? dim : group;
-        shape.bits = 1 + turn % 3;
+        shape.bits = kPlaneBits[turn % 5];
         const bool may_have_zeros = format == Format::kNibble || format == Format::kPlanes;
         shape.zeros = may_have_zeros && turn % 3 != turn % 2;
         shape.half_type = turn % 2 == 0 ? HalfType::kBF16 : HalfType::kF16;
@@ -231,7 +241,7 @@ TEST_P(AttendKernels, NibbleMatchesDoubleSums) {
 TEST_P(AttendKernels, CodebookMatchesDoubleSums) { ForGrid(Format::kCodebook, {0, 32}, random_); }
 
 TEST_P(AttendKernels, PlanesMatchDoubleSums) {
-  // 1, 2 and 3 bits take turns as the shapes do.
+  // Bits take turns as the shapes do.
   ForGrid(Format::kPlanes, {0, 0, 32, 96}, random_);
 }
 
@@ -244,7 +254,7 @@ TEST_P(AttendKernels, EveryRowAndHeadCountMatches) {
       for (int heads = 1; heads <= kHeadTile; ++heads) {
         Shape shape;
         shape.format = format;
-        shape.bits = 1 + (rows / 2 + heads) % 3;
+        shape.bits = kPlaneBits[(rows / 2 + heads) % 5];
         shape.side = rows % 2 == 0 ? Side::kKey : Side::kValue;
         shape.dim = 64;
         shape.group = 32;
@@ -260,10 +270,17 @@ TEST_P(AttendKernels, EveryRowAndHeadCountMatches) {
 // The largest sums there are: every product has the same sign and the largest magnitude. A 32-bit
 // overflow would be off by many times the bound.
 TEST_P(AttendKernels, LongestRowsOfExtremeCodesDoNotOverflow) {
-  for (const Format format : {Format::kInt8, Format::kNibble, Format::kCodebook, Format::kPlanes}) {
+  struct Case {
+    Format format;
+    int bits;
+  };
+  for (const auto& [format, bits] :
+       {Case{Format::kInt8, 8}, Case{Format::kNibble, 4}, Case{Format::kCodebook, 4},
+        Case{Format::kPlanes, 3}, Case{Format::kPlanes, 5}}) {
     for (const int dim : {128, 576, 4096}) {
       Shape shape;
       shape.format = format;
+      shape.bits = bits;
       shape.dim = shape.group = dim;
       shape.rows = kBlockRows;
       shape.extreme = true;

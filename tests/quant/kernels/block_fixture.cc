@@ -30,9 +30,11 @@ BlockLayout LayoutOf(const Shape& shape) {
   return layout;
 }
 
-// The Lloyd-Max levels of 16 cells for a Gaussian, rounded to 8 bits.
+// The Lloyd-Max levels of 16 cells for a Gaussian, rounded to 8 bits; then 16 more levels.
 constexpr Codebook kCodebook = {
-    {-127, -96, -75, -59, -45, -32, -18, -6, 6, 18, 32, 45, 59, 75, 96, 127}, 2.7326F / 127.0F};
+    {-127, -96,  -75, -59, -45, -32, -18, -6,  6,  18, 32, 45, 59, 75, 96,  127,
+     -123, -109, -88, -67, -51, -38, -25, -12, 12, 25, 38, 51, 67, 88, 109, 127},
+    2.7326F / 127.0F};
 
 float Uniform(std::mt19937& random, float low, float high) {
   return std::uniform_real_distribution<float>(low, high)(random);
