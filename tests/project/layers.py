@@ -67,6 +67,7 @@ ZONES = [
     ("tests/quant/*", CORE_INSIDE + ["quant/*", "tests/*"],
      ["hwy", "xsimd", "gtest", "posix", "loud"]),
     ("tests/evict/*", CORE_INSIDE + ["evict/*", "tests/*"], ["hwy", "gtest", "posix", "loud"]),
+    ("tests/bench/*", EVERYTHING_PUBLIC + ["bench/*", "tests/*"], ["gtest", "posix"]),
     ("tests/*", EVERYTHING_PUBLIC + ["lib/*", "quant/*", "evict/*", "tests/*", "tools/*"],
      ["hwy", "xsimd", "xtensor", "json", "gtest", "posix", "loud"]),
     # One file alone calls ggml, which only a benchmark on demand has.
