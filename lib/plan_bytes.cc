@@ -44,6 +44,14 @@ ByteBounds Whole(const ByteBounds& bounds) {
   return whole;
 }
 
+bool Alike(const HeadForecast& a, const HeadForecast& b) {
+  const auto same = [](const PositionRange& x, const PositionRange& y) {
+    return x.begin == y.begin && x.end == y.end;
+  };
+  return a.rows.least == b.rows.least && a.rows.most == b.rows.most &&
+         std::equal(a.certain.begin(), a.certain.end(), b.certain.begin(), b.certain.end(), same);
+}
+
 // Some layers together: heads beside their rows, and the rows (lib/head_bytes.h).
 struct Stored {
   ByteBounds beside;
@@ -184,8 +192,12 @@ Stored Planner::StoredBy(std::size_t layer, const Forecast* forecast,
   }
   const LayerForecast& kept = forecast->layers[layer];
   stored.rows = kept.rows;
-  for (const HeadForecast& head : kept.heads) {
-    stored.beside = stored.beside + head_bytes.Kept(head);
+  ByteBounds of_head;
+  for (std::size_t h = 0; h < kept.heads.size(); ++h) {
+    if (h == 0 || !Alike(kept.heads[h], kept.heads[h - 1])) {
+      of_head = head_bytes.Kept(kept.heads[h]);
+    }
+    stored.beside = stored.beside + of_head;
   }
   return stored;
 }
@@ -341,7 +353,10 @@ Result<BytePlan> Planner::Run() {
       staged.least + after_prompt.resident.least - after_prompt.bytes.least.observation_bytes,
       staged.most + after_prompt.resident.most - after_prompt.bytes.most.observation_bytes};
   if (totals.limit_bytes && request_.decode_tokens == 0) {
-    plan.kept.most = std::min(plan.kept.most, *totals.limit_bytes);
+    const std::int64_t over = std::max<std::int64_t>(0, plan.kept.most - *totals.limit_bytes);
+    plan.kept.most -= over;
+    plan.resident.most -= over;
+    plan.prefill_peak.most -= over;
   }
   return plan;
 }

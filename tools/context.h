@@ -14,8 +14,9 @@ namespace kvsieve::tools {
 
 struct Context {
   bool quiet = false;
-  int threads = 0;     // 0: all cores
-  std::string target;  // empty: the best one
+  int threads = 0;            // 0: all cores
+  std::string target;         // empty: the best one
+  bool answer_is_no = false;  // set by a command that answers a question
 
   // Set by the command that was named; called once the global options are known.
   std::function<Status(Context&)> run;
@@ -38,6 +39,7 @@ void AddExplain(CLI::App& app, Context& context);
 void AddList(CLI::App& app, Context& context);
 void AddGen(CLI::App& app, Context& context);
 void AddInspect(CLI::App& app, Context& context);
+void AddFit(CLI::App& app, Context& context);
 
 // Declares a command whose options are one `Options` value and whose action is
 // `run(context, options)`.

@@ -1,7 +1,7 @@
 // kvsieve: what eviction and compression of a KV cache cost and save, on a recorded trace.
 //
-// Exit codes: 0 done, 2 bad usage or bad input, with one line on stderr: what, where, what to do.
-// (1, "the answer is no", belongs to commands that answer a question.)
+// Exit codes: 0 done, 1 the answer is no (fit), 2 bad usage or bad input, with one line on stderr:
+// what, where, what to do.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -22,6 +22,7 @@ namespace kvsieve::tools {
 namespace {
 
 constexpr int kDone = 0;
+constexpr int kAnswerIsNo = 1;
 constexpr int kBadInput = 2;
 constexpr int kMaxThreads = 1024;
 
@@ -94,7 +95,7 @@ int Main(int argc, char** argv) {
   app.fallthrough();  // inherited by the commands: global options may stand anywhere
   AddGlobalOptions(app, context);
   for (const auto add :
-       {AddCompare, AddReport, AddCompact, AddExplain, AddList, AddGen, AddInspect}) {
+       {AddCompare, AddReport, AddCompact, AddExplain, AddList, AddGen, AddInspect, AddFit}) {
     add(app, context);
   }
   Status status;
@@ -106,7 +107,8 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return FailUsage(app, error);
   }
-  return status.ok() ? kDone : Fail(status.message());
+  if (!status.ok()) return Fail(status.message());
+  return context.answer_is_no ? kAnswerIsNo : kDone;
 }
 
 }  // namespace

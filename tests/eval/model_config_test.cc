@@ -233,6 +233,14 @@ TEST(Cases, U72_SharedAndPlainLayersCount) {
   EXPECT_EQ(KeptF16(*shared, 32768), (12 * 512 + 3 * 32768) * std::int64_t{2} * 256 * 2 * 2);
 }
 
+// MLA: the latent and the rotated part, once for K and V and all heads.
+TEST(Cases, U72_LatentsCountOnce) {
+  const Result<ModelConfig> config =
+      ReadModelConfig(KVS_SOURCE_DIR "/tests/tools/models/latent.json");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(KeptF16(*config, 4096), std::int64_t{61} * 4096 * (512 + 64) * 2);
+}
+
 TEST(ModelConfig, FilesThatCannotBeReadAreNamed) {
   const Result<ModelConfig> absent = ReadModelConfig("/no/such/config.json");
   ASSERT_FALSE(absent.ok());

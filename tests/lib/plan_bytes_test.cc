@@ -173,6 +173,25 @@ TEST(PlanBytes, IsExactWithoutEviction) {
   }
 }
 
+// Where V lies in K there is K alone.
+TEST(PlanBytes, CountsLatentRowsOnce) {
+  std::vector<LayerSpec> layers = {MakeLayer(4, 1, 96, 64), MakeLayer(4, 2, 64, 64)};
+  layers[0].value_is_key_prefix = true;
+  for (const char* spec : {"none | kv=f16", "none | kv=int8 | exact_sinks=4, tail=20",
+                           "snapkv(budget=40%,window=16) | kv=int8 | tail=8",
+                           "random(budget=2x) | kv=center+turbo4"}) {
+    PlanRequest request;
+    request.prompt_tokens = 200;
+    ExpectPlanHolds(spec, layers, request);
+    request.decode_tokens = 50;
+    ExpectPlanHolds(spec, layers, request);
+  }
+  PlanRequest request;
+  request.prompt_tokens = 1000;
+  EXPECT_EQ(MustPlan("none | kv=f16", {layers[0]}, request).bytes.most.payload_bytes,
+            1000 * 96 * 2);
+}
+
 class PlanWithEviction : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PlanWithEviction, HoldsWhatTheCacheReports) {
