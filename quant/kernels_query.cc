@@ -25,29 +25,45 @@ float LargestMagnitude(const float* q, int count) {
 // To the nearest integer, for |x| < 2^22: 1.5 * 2^23 leaves it in the low mantissa bits.
 std::int32_t Round(float x) { return std::bit_cast<std::int32_t>(x + 12582912.0F) - 0x4B400000; }
 
-// The i16 slot of dim d in a quad in the form kPairs.
-constexpr std::size_t kPairSlot[4] = {0, 2, 1, 3};
+std::uint32_t Word(std::int32_t b0, std::int32_t b1, std::int32_t b2, std::int32_t b3) {
+  const auto byte = [](std::int32_t value) { return static_cast<std::uint32_t>(value) & 0xFFU; };
+  return byte(b0) | byte(b1) << 8 | byte(b2) << 16 | byte(b3) << 24;
+}
+std::uint32_t Pair(std::int32_t low, std::int32_t high) {
+  return (static_cast<std::uint32_t>(low) & 0xFFFFU) | static_cast<std::uint32_t>(high) << 16;
+}
 
-// Dims [first, first + count) of head h, whole quads but for the row's last, into the quads.
+// Quads of one head, the first of them at `words`; 4 values each.
+template <QueryForm kForm>
+void StoreQuads(const std::int32_t* v, int quads, std::uint32_t* words) {
+  constexpr int kWords = kForm == QueryForm::kByte ? 1 : 2;
+  for (int i = 0; i < quads; ++i, v += 4, words += kHeadTile * kWords) {
+    if constexpr (kForm == QueryForm::kByte) {
+      words[0] = Word(v[0], v[1], v[2], v[3]);
+    } else if constexpr (kForm == QueryForm::kPairs) {
+      words[0] = Pair(v[0], v[2]);
+      words[1] = Pair(v[1], v[3]);
+    } else {
+      const auto high = [v](int d) { return (v[d] + 128) >> 8; };
+      words[0] = Word(high(0), high(1), high(2), high(3));
+      words[1] = Word(v[0], v[1], v[2], v[3]);  // modulo 256: v - 256 high
+    }
+  }
+}
+
+// Dims [first, first + count) of head h, whole quads but for the row's last, which the values fill
+// up with zeros.
 void StoreRounded(QueryForm form, const std::int32_t* values, int first, int count, int h,
-                  std::uint8_t* quads) {
-  for (int i = 0; i < count; ++i) {
-    const int d = first + i;
-    const auto slot = static_cast<std::size_t>(d % 4);
-    const int quad = d / 4 * kHeadTile + h;
-    if (form == QueryForm::kByte) {
-      quads[quad * 4 + d % 4] = static_cast<std::uint8_t>(values[i]);
-      continue;
-    }
-    std::uint8_t* words = quads + quad * 8;
-    if (form == QueryForm::kPairs) {
-      const auto narrow = static_cast<std::int16_t>(values[i]);
-      std::memcpy(words + kPairSlot[slot] * 2, &narrow, 2);
-      continue;
-    }
-    const std::int32_t high = (values[i] + 128) >> 8;
-    words[slot] = static_cast<std::uint8_t>(high);
-    words[4 + slot] = static_cast<std::uint8_t>(values[i] - high * 256);
+                  std::uint32_t* words) {
+  const int quads = (count + 3) / 4;
+  const int place = first / 4 * kHeadTile + h;
+  switch (form) {
+    case QueryForm::kByte:
+      return StoreQuads<QueryForm::kByte>(values, quads, words + place);
+    case QueryForm::kPairs:
+      return StoreQuads<QueryForm::kPairs>(values, quads, words + 2 * place);
+    case QueryForm::kBytes:
+      return StoreQuads<QueryForm::kBytes>(values, quads, words + 2 * place);
   }
 }
 
@@ -68,7 +84,7 @@ void Prepare(const Rounding& rounding, const float* q, int heads, int dim, int g
   auto* bytes = static_cast<std::uint8_t*>(prepared) + sizeof(IntQueryHead);
   auto* sums = reinterpret_cast<std::int32_t*>(bytes);
   auto* scales = reinterpret_cast<float*>(bytes + head->group_bytes);
-  std::uint8_t* quads = bytes + 2 * head->group_bytes;
+  auto* quads = reinterpret_cast<std::uint32_t*>(bytes + 2 * head->group_bytes);
 
   const auto limit = static_cast<float>(rounding.limit);
   for (int h = 0; h < heads; ++h) {
@@ -79,12 +95,13 @@ void Prepare(const Rounding& rounding, const float* q, int heads, int dim, int g
       if (!(largest > 1e-30F)) continue;
       const float inverse = limit / largest;
       for (int at = first; at < first + rounding.span; at += group) {
-        std::int32_t values[kMaxDim];
+        std::int32_t values[kMaxDim + 3];
         std::int32_t sum = 0;
         for (int i = 0; i < group; ++i) {
           values[i] = Round(row[at + i] * inverse);
           sum += values[i];
         }
+        std::fill_n(values + group, 3, 0);
         sums[at / group * kHeadTile + h] = sum;
         scales[at / group * kHeadTile + h] = largest / limit;
         StoreRounded(rounding.form, values, at, group, h, quads);
