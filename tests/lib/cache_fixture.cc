@@ -241,7 +241,7 @@ QueryRounding RoundingOf(std::string_view spec, const LayerSpec& layer) {
   const Result<LayerStore> store = BuildStore(MustParse(spec)->main_store(), layer);
   EXPECT_TRUE(store.ok()) << store.message();
   const Codec& codec = store->key->codec();
-  const bool small = codec.row_bytes().codes * 2 <= codec.dim() + 1;
+  const bool small = codec.row_bytes().codes * 8 <= codec.dim() * 5 + 4;
   return small && codec.path() == KernelPath::kFused ? QueryRounding::kByte
                                                      : QueryRounding::kSixteenBits;
 }

@@ -98,7 +98,7 @@ void ExpectAttentionNear(const Attended& attended, const oracle::Attention& exac
 //   weight  rounded likewise, each off by less than 2^-15 of the largest weight
 // A softmax whose logits are off by d moves its output by less than 2 d max|v|.
 //
-// Keys of up to 4 bits on fused kernels: the query has one byte a dim, in the worst case steps of
+// Keys of up to 5 bits on fused kernels: the query has one byte a dim, in the worst case steps of
 // 1/64 of its largest element, which is at most 5 |q| / sqrt(dim) (uniform elements, or Gaussian
 // ones after a rotation). The errors are independent, so six deviations of a logit are
 // 6 * 0.29 / 64 * 5 / sqrt(dim) |q| |k| scale, and independent from row to row: they move the
