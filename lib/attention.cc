@@ -30,6 +30,19 @@ void Copy(const AttendSums& from, int group, const AttendSums& to) {
   std::copy_n(from.out, group * from.out_stride, to.out);
 }
 
+// Into the sums of the first range, task `first`.
+AttendSums MergeRanges(const AttendJob& job, AttendMemory& memory, std::int64_t first, int ranges,
+                       std::int64_t i) {
+  const AttendSums total = memory.Partial(job, first, i);
+  for (int range = 1; range < ranges; ++range) {
+    const AttendSums part = memory.Partial(job, first + range, i);
+    for (int g = 0; g < job.layer.group(); ++g) {
+      total.Merge(g, part.max[g], part.sum[g], part.out + g * part.out_stride, job.layer.value_dim);
+    }
+  }
+  return total;
+}
+
 // The result of one query and KV head.
 void Write(const AttendJob& job, int head, std::int64_t i, const AttendSums& sums, float* out,
            float* lse) {
@@ -78,32 +91,23 @@ Status Attend(const AttendJob& job, Parallel& parallel, AttendMemory& memory, fl
   const int ranges = RangesOf(job);
   KVS_RETURN_IF_ERROR(memory.Prepare(job, parallel.workers(), ranges));
   const auto n = static_cast<std::int64_t>(job.query_positions.size());
-  const int group = job.layer.group();
-  ParallelFor(parallel, std::int64_t{job.layer.kv_heads} * ranges,
-              [&](std::int64_t task, int worker) {
-                const auto head = static_cast<int>(task / ranges);
-                const auto range = static_cast<int>(task % ranges);
-                for (std::int64_t i = 0; i < n; ++i) {
-                  const AttendSums& sums = memory.worker(worker).Run(head, range, i);
-                  if (ranges == 1) {
-                    Write(job, head, i, sums, out, lse);
-                  } else {
-                    Copy(sums, group, memory.Partial(job, task, i));
-                  }
-                }
-              });
+  const std::int64_t tasks = std::int64_t{job.layer.kv_heads} * ranges;
+  ParallelFor(parallel, tasks, [&](std::int64_t task, int worker) {
+    const auto head = static_cast<int>(task / ranges);
+    const auto range = static_cast<int>(task % ranges);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const AttendSums& sums = memory.worker(worker).Run(head, range, i);
+      if (ranges == 1) {
+        Write(job, head, i, sums, out, lse);
+      } else {
+        Copy(sums, job.layer.group(), memory.Partial(job, task, i));
+      }
+    }
+  });
   for (int head = 0; ranges > 1 && head < job.layer.kv_heads; ++head) {
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t first = std::int64_t{head} * ranges;
-      const AttendSums total = memory.Partial(job, first, i);
-      for (int range = 1; range < ranges; ++range) {
-        const AttendSums part = memory.Partial(job, first + range, i);
-        for (int g = 0; g < group; ++g) {
-          total.Merge(g, part.max[g], part.sum[g], part.out + g * part.out_stride,
-                      job.layer.value_dim);
-        }
-      }
-      Write(job, head, i, total, out, lse);
+      Write(job, head, i, MergeRanges(job, memory, std::int64_t{head} * ranges, ranges, i), out,
+            lse);
     }
   }
   return Status::Ok();

@@ -216,17 +216,18 @@ TEST(Attention, ABadQueryHarmsNoOther) {
   }
 }
 
-TEST(Attention, TheNumberOfWorkersChangesNoByte) {
-  const LayerSpec layer = MakeLayer(4, 2, 33, 40);
-  const Prompt prompt = MakePrompt(layer, 20000, 8);  // three ranges of 8192 rows
-  const Cache cache = Filled("none | k=int8, v=int4 | exact_sinks=4, tail=100", layer, prompt);
-  const std::vector<TokenPos> positions = {20000, 9000, 8};
-  const std::vector<float> queries = Queries(layer, 3, 25);
+// 20000 rows are three ranges of 8192; of one KV head that is fewer tasks than the most workers.
+void ExpectTheSameWithAnyWorkers(const LayerSpec& layer, const char* spec,
+                                 const std::vector<TokenPos>& positions) {
+  SCOPED_TRACE(cache_test::Describe(layer) + ", " + spec);
+  const Cache cache = Filled(spec, layer, MakePrompt(layer, 20000, 8));
+  const std::vector<float> queries = Queries(layer, positions.size(), 25);
   const Attended serial = MustAttend(cache, 0, queries, positions);
   const std::vector<oracle::HeadRows> heads = cache_test::GatherLayer(cache, 0);
   cache_test::ExpectWithinKernelBound(layer, heads, queries, serial,
-                                      oracle::Attend(layer, heads, queries, positions));
-  for (const int workers : {2, 5}) {
+                                      oracle::Attend(layer, heads, queries, positions),
+                                      cache_test::RoundingOf(spec, layer));
+  for (const int workers : {2, 5, 16}) {
     cache_test::Threads threads(workers);
     AttendParams params;
     params.parallel = &threads;
@@ -234,6 +235,19 @@ TEST(Attention, TheNumberOfWorkersChangesNoByte) {
     EXPECT_EQ(std::memcmp(shared.out.data(), serial.out.data(), serial.out.size() * 4), 0);
     EXPECT_EQ(shared.lse, serial.lse);
   }
+}
+
+TEST(Attention, TheNumberOfWorkersChangesNoByte) {
+  ExpectTheSameWithAnyWorkers(MakeLayer(4, 2, 33, 40),
+                              "none | k=int8, v=int4 | exact_sinks=4, tail=100", {20000, 9000, 8});
+  // One query: ranges that follow each other share its prepared form.
+  for (const int query_heads : {1, 6}) {
+    ExpectTheSameWithAnyWorkers(MakeLayer(query_heads, 1, 64, 64),
+                                "none | k=center+turbo4, v=center+turbo4 | tail=10", {20000});
+  }
+  LayerSpec mla = MakeLayer(6, 1, 48, 32);
+  mla.value_is_key_prefix = true;
+  ExpectTheSameWithAnyWorkers(mla, "none | kv=int8", {20000, 9000});
 }
 
 TEST(Attention, OneScratchServesCallsOfAnyShapeInTurn) {

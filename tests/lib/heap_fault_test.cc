@@ -19,7 +19,8 @@ enum class Refuse { kNothing, kOneRequest, kAllFromOneOn };
 Refuse refuse = Refuse::kNothing;
 int fail_at = -1;  // requests until one is refused; below 0 none is
 int refusals = 0;
-std::int64_t live = 0;  // blocks not given back yet
+std::int64_t live = 0;      // blocks not given back yet
+std::int64_t requests = 0;  // ever
 
 bool Refused() {
   if (fail_at < 0) return false;
@@ -39,12 +40,14 @@ bool Refused() {
   void* memory = Refused() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
   if (memory == nullptr) throw std::bad_alloc();
   ++live;
+  ++requests;
   return memory;
 }
 // What std::stable_sort asks for and does without.
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   void* memory = std::malloc(bytes);
   live += memory != nullptr;
+  ++requests;
   return memory;
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
@@ -166,6 +169,29 @@ INSTANTIATE_TEST_SUITE_P(
                       "lag(budget=90,select=chunk:8) | kv=turbo5",
                       "expected_attention(budget=90) | kv=int4",
                       "key_diff(budget=90,select=block:4) | kv=int8"));
+
+// A decode step attends without the heap, once its scratch has grown.
+TEST(HeapUse, AttendTakesNothingInSteadyState) {
+  const LayerSpec layer = MakeLayer(4, 2, 64, 64);
+  Cache cache = MustCreate("none | kv=turbo4 | exact_sinks=4, tail=20", {layer});
+  MustAppend(cache, 0, MakePrompt(layer, 9000, 5));  // two ranges of blocks
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  const std::vector<float> queries = UniformRows(4 * 64, 6);
+  const TokenPos position = 9000;
+  std::vector<float> out(4 * 64);
+  AttendScratch scratch;
+  const auto attend = [&] {
+    return cache.Attend(0, {&position, 1}, HeadsView::HeadMajor(queries.data(), 4, 1, 64), {},
+                        scratch, out.data(), nullptr);
+  };
+  ASSERT_TRUE(attend().ok());
+  const std::int64_t bytes = scratch.bytes();
+  const std::int64_t before = requests;
+  const Status again = attend();
+  EXPECT_EQ(requests, before);
+  EXPECT_EQ(scratch.bytes(), bytes);
+  EXPECT_TRUE(again.ok());
+}
 
 }  // namespace
 }  // namespace kvsieve::cache_test
