@@ -36,11 +36,14 @@ void BlockCodec::MoveRow(ConstBlockRef from, int from_row, BlockRef to, int to_r
   }
 }
 
-// As if never written.
 void BlockCodec::WipeRows(BlockRef block, int first_row, int count) const {
-  CodeRow zeros = {};
+  alignas(64) const std::uint16_t zeros[kMaxDim] = {};
   for (int r = first_row; r < first_row + count; ++r) {
-    StoreCodes(layout_, block, r, zeros);
+    if (layout_.codes == CodeLayout::kHalf) {
+      StoreHalves(layout_, block, r, zeros);
+      continue;
+    }
+    StoreCodes(layout_, block, r, reinterpret_cast<const std::uint8_t*>(zeros));
     for (int g = 0; g < layout_.groups; ++g) {
       ScalePlane(layout_, block)[g * block.capacity_rows + r] = 0;
       if (layout_.zeros) ZeroPlane(layout_, block)[g * block.capacity_rows + r] = 0;

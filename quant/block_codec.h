@@ -38,7 +38,7 @@ class BlockCodec : public Codec {
                      EncodeTile encode) const {
     CodeTile tile(layout_.dim);
     Status status;
-    ForEachTile(first_row, count, [&](int first, int tile_rows) {
+    ForEachTile<kTileRows>(first_row, count, [&](int first, int tile_rows) {
       if (!status.ok()) return;
       const float* tile_data = rows + std::ptrdiff_t{first} * layout_.dim;
       PrefetchRows(tile_data + std::ptrdiff_t{tile_rows} * layout_.dim, kTileRows * layout_.dim);
@@ -56,9 +56,10 @@ class BlockCodec : public Codec {
   // caller.
   KernelBlock MakeKernelBlock(ConstBlockRef block, int rows, Prefetch ahead) const;
 
- private:
+  // Rows as if never written.
   void WipeRows(BlockRef block, int first_row, int count) const;
 
+ private:
   BlockLayout layout_;
 };
 

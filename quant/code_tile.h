@@ -13,11 +13,12 @@ namespace kvsieve::quant {
 // A tile never crosses a multiple of kTileRows in its block.
 inline constexpr int kTileRows = 8;
 
-// Codes of rows of `dim` elements, one a byte, in dim order; zeros behind them up to a whole unit.
+// Codes of rows of `dim` elements, one a byte, in dim order, on lines of 64 bytes that zeros fill
+// up.
 class CodeTile {
  public:
   explicit CodeTile(int dim)
-      : stride_(static_cast<int>(RoundUp(static_cast<std::size_t>(dim), kUnitCodes))) {
+      : stride_(static_cast<int>(RoundUp(static_cast<std::size_t>(dim), 64))) {
     for (int r = 0; r < kTileRows; ++r) std::fill(row(r) + dim, row(r) + stride_, std::uint8_t{0});
   }
   std::uint8_t* row(int r) { return codes_ + r * stride_; }
@@ -33,10 +34,10 @@ void StoreTile(const BlockLayout& layout, BlockRef block, int first_row, int cou
                const CodeTile& tile);
 
 // visit(first, count) for the tiles of `count` rows that go to a block from first_row on.
-template <class Visit>
+template <int kRows, class Visit>
 void ForEachTile(int first_row, int count, Visit visit) {
   for (int first = 0; first < count;) {
-    const int room = kTileRows - (first_row + first) % kTileRows;
+    const int room = kRows - (first_row + first) % kRows;
     const int tile_rows = std::min(room, count - first);
     visit(first, tile_rows);
     first += tile_rows;

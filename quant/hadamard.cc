@@ -5,7 +5,7 @@
 
 #include "kvsieve/str_cat.h"
 #include "quant/registry.h"
-#include "quant/row_math.h"
+#include "quant/walsh_hadamard.h"
 
 namespace kvsieve::quant {
 namespace {
@@ -41,25 +41,21 @@ class HadamardTransform final : public Transform {
   std::string Canonical() const override { return canonical_; }
   Status Learn(const RowSource&, float*) const override { return Status::Ok(); }
 
-  void Apply(const float*, float* rows, int count) const override {
-    for (int r = 0; r < count; ++r) Rotate(rows + static_cast<std::ptrdiff_t>(r) * dim());
-  }
-  void Invert(const float*, float* rows, int count) const override {
-    for (int r = 0; r < count; ++r) RotateBack(rows + static_cast<std::ptrdiff_t>(r) * dim());
-  }
+  void Apply(const float*, float* rows, int count) const override { Rotate(rows, count); }
+  void Invert(const float*, float* rows, int count) const override { RotateBack(rows, count); }
   float ApplyToQuery(const float*, float* q) const override {
-    Rotate(q);
+    Rotate(q, 1);
     return 0.0F;
   }
-  void InvertOutput(const float*, float, float* out) const override { RotateBack(out); }
+  void InvertOutput(const float*, float, float* out) const override { RotateBack(out, 1); }
 
  private:
   int dim() const { return static_cast<int>(signs_.size()); }
-  void Rotate(float* row) const {
-    WalshHadamard(row, dim(), block_, signs_.data(), factors_.data());
+  void Rotate(float* rows, int count) const {
+    WalshHadamard({block_, signs_.data(), factors_.data()}, rows, count, dim());
   }
-  void RotateBack(float* row) const {  // H is its own inverse, and so is D
-    WalshHadamard(row, dim(), block_, ones_.data(), signed_factors_.data());
+  void RotateBack(float* rows, int count) const {  // H is its own inverse, and so is D
+    WalshHadamard({block_, ones_.data(), signed_factors_.data()}, rows, count, dim());
   }
 
   int block_;

@@ -6,6 +6,7 @@
 #include "kvsieve/str_cat.h"
 #include "quant/block_codec.h"
 #include "quant/code_rows.h"
+#include "quant/half_rows.h"
 #include "quant/registry.h"
 #include "quant/row_math.h"
 
@@ -17,9 +18,6 @@ struct F16Format {
   static constexpr HalfType kType = HalfType::kF16;
   static constexpr float kMax = kF16Max;
   static constexpr std::string_view kWider = " (bf16, int8 and turbo hold more)";
-  static void FromRow(const float* row, int dim, std::uint16_t* codes) {
-    RowToF16(row, dim, codes);
-  }
   static void ToRow(const std::uint16_t* codes, int dim, float* row) { F16ToRow(codes, dim, row); }
 };
 
@@ -28,9 +26,6 @@ struct BF16Format {
   static constexpr HalfType kType = HalfType::kBF16;
   static constexpr float kMax = kMaxScaled;
   static constexpr std::string_view kWider = "";
-  static void FromRow(const float* row, int dim, std::uint16_t* codes) {
-    for (int j = 0; j < dim; ++j) codes[j] = ToBF16(row[j]).bits;
-  }
   static void ToRow(const std::uint16_t* codes, int dim, float* row) {
     for (int j = 0; j < dim; ++j) row[j] = ToFloat(BF16{codes[j]});
   }
@@ -50,14 +45,16 @@ class HalfCodec final : public BlockCodec {
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,
                 int first_row) const override {
-    const std::ptrdiff_t stride = dim();
-    for (int r = 0; r < count; ++r) KVS_RETURN_IF_ERROR(CheckRange(rows + r * stride, r));
-    std::uint16_t codes[kMaxDim];
-    for (int r = 0; r < count; ++r) {
-      Format::FromRow(rows + r * stride, dim(), codes);
-      StoreHalves(layout(), block, first_row + r, codes);
-    }
-    return Status::Ok();
+    Status status;
+    ForEachTile<kPanelRows>(first_row, count, [&](int first, int tile_rows) {
+      if (!status.ok()) return;
+      const float* tile = rows + std::ptrdiff_t{first} * dim();
+      PrefetchRows(tile + std::ptrdiff_t{tile_rows} * dim(), kPanelRows * dim());
+      status = CheckRows(tile, tile_rows, first);
+      if (!status.ok()) return WipeRows(block, first_row, first);
+      StoreHalfRows(Format::kType, layout(), tile, tile_rows, block, first_row + first);
+    });
+    return status;
   }
 
   void Decode(const float*, ConstBlockRef block, int first_row, int count,
@@ -83,6 +80,13 @@ class HalfCodec final : public BlockCodec {
   }
 
  private:
+  Status CheckRows(const float* rows, int count, int first) const {
+    if (AbsMax(rows, count * dim()) <= Format::kMax) return Status::Ok();
+    for (int r = 0; r < count; ++r) {
+      KVS_RETURN_IF_ERROR(CheckRange(rows + std::ptrdiff_t{r} * dim(), first + r));
+    }
+    return Status::Ok();
+  }
   Status CheckRange(const float* row, std::int64_t row_index) const {
     KVS_RETURN_IF_ERROR(CheckFinite(row, dim(), row_index, Format::kName));
     if (AbsMax(row, dim()) <= Format::kMax) return Status::Ok();

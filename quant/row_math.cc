@@ -24,21 +24,7 @@ namespace HWY_NAMESPACE {
 float AbsMaxTarget(const float* row, int dim) { return AbsMaxOf(row, dim); }
 MinMax MinMaxTarget(const float* row, int dim) { return MinMaxOf(row, dim); }
 
-// The CPU's f16 conversions are exact (nearest even) on these targets; see kvsieve/float16.h.
-void RowToF16Of(const float* row, int dim, std::uint16_t* codes) {
-  int j = 0;
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  const hn::ScalableTag<float> df;
-  const hn::Rebind<hwy::float16_t, decltype(df)> dh;
-  const auto lanes = static_cast<int>(hn::Lanes(df));
-  for (; j + lanes <= dim; j += lanes) {
-    hn::StoreU(hn::DemoteTo(dh, hn::LoadU(df, row + j)), dh,
-               reinterpret_cast<hwy::float16_t*>(codes + j));
-  }
-#endif
-  for (; j < dim; ++j) codes[j] = ToF16(row[j]).bits;
-}
-
+// The CPU's f16 conversions are exact on these targets; see kvsieve/float16.h.
 void F16ToRowOf(const std::uint16_t* codes, int dim, float* row) {
   int j = 0;
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -53,59 +39,6 @@ void F16ToRowOf(const std::uint16_t* codes, int dim, float* row) {
   for (; j < dim; ++j) row[j] = ToFloat(F16{codes[j]});
 }
 
-void Butterflies(float* x, int dim, int distance) {
-  for (int first = 0; first < dim; first += 2 * distance) {
-    for (int i = first; i < first + distance; ++i) {
-      const float a = x[i];
-      const float b = x[i + distance];
-      x[i] = a + b;
-      x[i + distance] = a - b;
-    }
-  }
-}
-
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-// Distances 1, 2, ... below the vector's width: lane i meets lane i ^ distance, and -b + a is the
-// same f32 number as a - b.
-template <class D, class V>
-HWY_INLINE V ButterfliesInside(D df, V v) {
-  const hn::RebindToSigned<D> di;
-  const auto lane = hn::Iota(di, 0);
-  const auto stage = [&](V x, V partner, int distance) {
-    const auto bit = hn::Set(di, distance);
-    const auto high = hn::RebindMask(df, hn::Eq(hn::And(lane, bit), bit));
-    return hn::Add(hn::IfThenElse(high, hn::Neg(x), x), partner);
-  };
-  v = stage(v, hn::Shuffle2301(v), 1);
-  v = stage(v, hn::Shuffle1032(v), 2);
-  for (int distance = 4; distance < static_cast<int>(hn::Lanes(df)); distance *= 2) {
-    const auto partner = hn::IndicesFromVec(df, hn::Xor(lane, hn::Set(di, distance)));
-    v = stage(v, hn::TableLookupLanes(v, partner), distance);
-  }
-  return v;
-}
-#endif
-
-void WalshHadamardOf(float* x, int dim, int block, const float* before, const float* after) {
-  int distance = 1;
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  const hn::ScalableTag<float> df;
-  const auto lanes = static_cast<int>(hn::Lanes(df));
-  if (block >= lanes) {
-    for (int j = 0; j < dim; j += lanes) {
-      const auto v = hn::Mul(hn::LoadU(df, x + j), hn::LoadU(df, before + j));
-      hn::StoreU(ButterfliesInside(df, v), df, x + j);
-    }
-    distance = lanes;
-  }
-#endif
-  if (distance == 1) {
-    for (int j = 0; j < dim; ++j) x[j] *= before[j];
-  }
-  for (; distance < block; distance *= 2) Butterflies(x, dim, distance);
-  for (int j = 0; j < dim; ++j) x[j] *= after[j];
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace kvsieve::quant
 HWY_AFTER_NAMESPACE();
@@ -116,9 +49,7 @@ namespace {
 
 HWY_EXPORT(AbsMaxTarget);
 HWY_EXPORT(MinMaxTarget);
-HWY_EXPORT(RowToF16Of);
 HWY_EXPORT(F16ToRowOf);
-HWY_EXPORT(WalshHadamardOf);
 
 }  // namespace
 
@@ -128,16 +59,8 @@ MinMax FindMinMax(const float* row, int dim) {
   return HWY_DYNAMIC_DISPATCH(MinMaxTarget)(row, dim);
 }
 
-void RowToF16(const float* row, int dim, std::uint16_t* codes) {
-  HWY_DYNAMIC_DISPATCH(RowToF16Of)(row, dim, codes);
-}
-
 void F16ToRow(const std::uint16_t* codes, int dim, float* row) {
   HWY_DYNAMIC_DISPATCH(F16ToRowOf)(codes, dim, row);
-}
-
-void WalshHadamard(float* row, int dim, int block, const float* before, const float* after) {
-  HWY_DYNAMIC_DISPATCH(WalshHadamardOf)(row, dim, block, before, after);
 }
 
 Status CheckFinite(const float* row, int dim, std::int64_t row_index, std::string_view codec) {

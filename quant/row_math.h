@@ -23,15 +23,8 @@ struct MinMax {
 // Precondition: finite, dim >= 1.
 MinMax FindMinMax(const float* row, int dim);
 
-// Nearest-even f16 bits and back; as ToF16 and ToFloat, for finite values.
-void RowToF16(const float* row, int dim, std::uint16_t* codes);
+// As ToFloat, for finite values.
 void F16ToRow(const std::uint16_t* codes, int dim, float* row);
-
-// In place: multiplies by `before` [dim], runs the unnormalised Walsh-Hadamard transform on each
-// block of `block` elements (a power of two that divides dim), multiplies by `after` [dim].
-// Butterflies of distance 1, 2, 4, ... in this order: every output is one fixed tree of f32
-// additions, so any vector width gives the same bits.
-void WalshHadamard(float* row, int dim, int block, const float* before, const float* after);
 
 // Largest magnitude that codecs with a scale take, after the transforms. What is decoded is finite
 // then, and so is every sum on its way back through a rotation: with at most kMaxDim = 2^12
