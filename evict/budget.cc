@@ -35,19 +35,6 @@ std::string ByteBudget::ToString() const {
 namespace evict {
 namespace {
 
-std::string PercentText(const Ratio& share) {
-  // numerator / denominator in percent with at most 9 decimals, which is what ParsePercent takes.
-  constexpr std::int64_t kBillion = 1'000'000'000;
-  const auto scaled = static_cast<std::int64_t>(static_cast<__int128>(share.numerator) * 100 *
-                                                kBillion / share.denominator);
-  std::string text = StrCat(scaled / kBillion);
-  if (scaled % kBillion != 0) {
-    const std::string decimals = StrCat(kBillion + scaled % kBillion).substr(1);  // leading zeros
-    text += StrCat('.', decimals.substr(0, decimals.find_last_not_of('0') + 1));
-  }
-  return text + '%';
-}
-
 // "64MiB", "8x"
 Result<ByteBudget> ParseBytes(std::string_view text) {
   ByteBudget budget;
@@ -82,6 +69,19 @@ std::int64_t KvpressRows(const Ratio& share, std::int64_t tokens) {
 
 std::string_view RoundingName(Rounding rounding) {
   return kRoundingNames[static_cast<int>(rounding)];
+}
+
+std::string PercentText(const Ratio& share) {
+  // numerator / denominator in percent with at most 9 decimals, which is what ParsePercent takes.
+  constexpr std::int64_t kBillion = 1'000'000'000;
+  const auto scaled = static_cast<std::int64_t>(static_cast<__int128>(share.numerator) * 100 *
+                                                kBillion / share.denominator);
+  std::string text = StrCat(scaled / kBillion);
+  if (scaled % kBillion != 0) {
+    const std::string decimals = StrCat(kBillion + scaled % kBillion).substr(1);  // leading zeros
+    text += StrCat('.', decimals.substr(0, decimals.find_last_not_of('0') + 1));
+  }
+  return text + '%';
 }
 
 std::int64_t AutoRowsOfContext(std::int64_t max_tokens) {

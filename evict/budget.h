@@ -36,6 +36,8 @@ enum class Rounding : std::uint8_t {
 
 std::string_view RoundingName(Rounding rounding);
 
+std::string PercentText(const Ratio& share);  // "12.5%", for ParsePercent
+
 // Rows to keep per KV head, protected rows included.
 struct Budget {
   BudgetKind kind = BudgetKind::kRows;

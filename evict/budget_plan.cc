@@ -7,6 +7,7 @@
 
 #include "evict/selector.h"
 #include "evict/split.h"
+#include "evict/tiers.h"
 #include "kvsieve/str_cat.h"
 
 namespace kvsieve::evict {
@@ -22,18 +23,20 @@ std::string LayerNote(std::span<const SetPlan> plans) {
   return all ? first->note : StrCat("head ", first - plans.begin(), ": ", first->note);
 }
 
-// rows: per head, or one list for all heads.
-Result<KeepSet> ToKeepSet(const Observation& observation,
-                          std::span<const std::vector<RowIndex>> rows) {
+// kept: per head, or one for all heads.
+Result<KeepSet> ToKeepSet(const Observation& observation, std::span<const KeptRows> kept) {
   std::vector<std::int64_t> head_begin = {0};
   std::vector<TokenPos> positions;
+  std::vector<std::uint8_t> tiers;
   for (std::size_t head = 0; head < observation.heads.size(); ++head) {
-    for (const RowIndex row : rows[rows.size() == 1 ? 0 : head]) {
+    const KeptRows& of_head = kept[kept.size() == 1 ? 0 : head];
+    for (const RowIndex row : of_head.rows) {
       positions.push_back(observation.heads[head].positions[row]);
     }
+    tiers.insert(tiers.end(), of_head.tiers.begin(), of_head.tiers.end());
     head_begin.push_back(static_cast<std::int64_t>(positions.size()));
   }
-  return KeepSet::Create(std::move(head_begin), std::move(positions), {});
+  return KeepSet::Create(std::move(head_begin), std::move(positions), std::move(tiers));
 }
 
 // Whether all rows of a set stay: they fit its budget or, with an adaptive split, the rows of all
@@ -91,15 +94,19 @@ std::vector<std::int64_t> SharedBudgets(const SetTable& table, std::int64_t tota
   return budgets;
 }
 
-BudgetPlan::BudgetPlan(const EvictStage& stage, const SetTable& table,
+BudgetPlan::BudgetPlan(const EvictStage& stage, const SetTable& table, const TierRule& tiers,
                        std::span<const std::int64_t> budgets)
-    : stage_(stage), table_(table) {
+    : stage_(stage), table_(table), tiers_(tiers) {
   const int window = stage.scorer->needs().window();
   const std::vector<bool> fits = FitsBudget(stage, table, budgets);
   std::vector<int> layers;
   for (std::size_t i = 0; i < budgets.size(); ++i) {
     sets_.push_back(Protect(stage.selection, budgets[i], window, table.sets()[i], fits[i]));
     rows_.push_back(sets_.back().budget);
+    if (!tiers.cold.empty()) {
+      never_cold_.push_back(
+          ProtectedRows(stage.selection, budgets[i], window, table.sets()[i].positions));
+    }
     layers.push_back(table.sets()[i].ranked_layer);
   }
   if (stage.selection.split.kind == SplitKind::kPyramid) {
@@ -108,6 +115,10 @@ BudgetPlan::BudgetPlan(const EvictStage& stage, const SetTable& table,
 }
 
 bool BudgetPlan::NeedsScores(std::size_t layer) const {
+  return ChoosesByScore(layer) || (!tiers_.cold.empty() && table_.sets_of(layer) > 0);
+}
+
+bool BudgetPlan::ChoosesByScore(std::size_t layer) const {
   if (table_.slides(layer)) return false;
   const bool any_layer = stage_.ranks_over_layers();
   const std::size_t begin = any_layer ? 0 : table_.first_set(layer);
@@ -124,7 +135,7 @@ void BudgetPlan::Compete(std::size_t first, std::size_t last, const SetScores& s
   std::vector<std::vector<std::uint64_t>> protected_keys;
   for (std::size_t layer = first; layer < last; ++layer) {
     // A layer without scores has nothing to gain or to give.
-    if (!NeedsScores(layer)) continue;
+    if (!ChoosesByScore(layer)) continue;
     const std::size_t begin = table_.first_set(layer);
     for (std::size_t i = begin; i < begin + table_.sets_of(layer); ++i) {
       sets.push_back(sets_[i]);
@@ -141,36 +152,61 @@ void BudgetPlan::Compete(std::size_t first, std::size_t last, const SetScores& s
 }
 
 // Tasks find all their memory reserved: they must not fail.
-std::vector<std::vector<RowIndex>> BudgetPlan::SelectSets(std::size_t layer,
-                                                          std::span<const SetPlan> plans,
-                                                          const SetScores& scores,
-                                                          Parallel& parallel) const {
+std::vector<KeptRows> BudgetPlan::SelectSets(std::size_t layer, std::span<const SetPlan> plans,
+                                             const SetScores& scores, Parallel& parallel) const {
   const std::size_t begin = table_.first_set(layer);
   const Selection& selection = stage_.selection;
-  std::vector<std::vector<RowIndex>> rows(plans.size());
+  std::vector<KeptRows> kept(plans.size());
   std::size_t most = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    rows[i].reserve(static_cast<std::size_t>(plans[i].rows()));
+    kept[i].rows.reserve(static_cast<std::size_t>(plans[i].rows()));
     most = std::max(most, scores.Of(begin + i).smoothed.size());
   }
   std::vector<SelectScratch> scratch(static_cast<std::size_t>(parallel.workers()));
   for (SelectScratch& worker : scratch) worker.Reserve(selection.select, most);
   ParallelFor(parallel, static_cast<std::int64_t>(plans.size()), [&](std::int64_t i, int worker) {
     SelectSet(selection.select, scores.Of(begin + static_cast<std::size_t>(i)), plans[i].kept,
-              plans[i].best, selection.ties, &scratch[worker], &rows[i]);
+              plans[i].best, selection.ties, &scratch[worker], &kept[i].rows);
   });
+  if (tiers_.cold.empty()) return kept;
+  TierScratch tier_scratch;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const std::size_t set = begin + i;
+    AssignTiers(scores.Of(set), kept[i].rows, NeverCold(set, kept[i].rows), ColdRowsOf(set),
+                selection.ties, &tier_scratch, &kept[i].tiers);
+  }
+  return kept;
+}
+
+std::vector<std::int64_t> BudgetPlan::ColdRowsOf(std::size_t set) const {
+  std::vector<std::int64_t> rows;
+  for (const ColdRows& cold : tiers_.cold) rows.push_back(cold.RowsOf(table_.sets()[set].tokens));
+  return rows;
+}
+
+// Protected rows, and those stored exact at the beginning and the end of what stays.
+std::vector<RowRange> BudgetPlan::NeverCold(std::size_t set, std::span<const RowIndex> kept) const {
+  std::vector<RowRange> rows = never_cold_[set];
+  const std::span<const TokenPos> positions = table_.sets()[set].positions;
+  const auto exact_end =
+      std::lower_bound(positions.begin(), positions.end(), table_.sets()[set].exact_before);
+  rows.push_back({0, exact_end - positions.begin()});
+  const std::int64_t tail = std::min(tiers_.exact_tail, static_cast<std::int64_t>(kept.size()));
+  if (tail > 0) rows.push_back({kept[kept.size() - tail], std::ssize(positions)});
+  MergeRanges(&rows);
   return rows;
 }
 
 Result<LayerDecision> BudgetPlan::KeepAll(std::size_t layer) const {
   const Observation& observation = table_.layer(layer);
-  std::vector<std::vector<RowIndex>> rows;
+  std::vector<KeptRows> kept;
   for (const HeadObservation& head : observation.heads) {
-    rows.emplace_back(head.positions.size());
-    std::iota(rows.back().begin(), rows.back().end(), RowIndex{0});
+    std::vector<RowIndex>& rows = kept.emplace_back().rows;
+    rows.resize(head.positions.size());
+    std::iota(rows.begin(), rows.end(), RowIndex{0});
   }
   LayerDecision decision;
-  KVS_ASSIGN_OR_RETURN(decision.keep, ToKeepSet(observation, rows));
+  KVS_ASSIGN_OR_RETURN(decision.keep, ToKeepSet(observation, kept));
   decision.note = "sliding-window layers are not scored";
   return decision;
 }
@@ -181,6 +217,7 @@ Result<LayerDecision> BudgetPlan::Select(std::size_t layer, const SetScores& sco
   const std::size_t begin = table_.first_set(layer);
   std::vector<SetPlan> plans;
   LayerDecision decision;
+  decision.scored = !tiers_.cold.empty();
   for (std::size_t i = begin; i < begin + table_.sets_of(layer); ++i) {
     plans.push_back(PlanSet(stage_.selection, sets_[i], rows_[i]));
     decision.scored |= plans.back().best > 0;

@@ -15,8 +15,11 @@ namespace {
 // All scores, and the steps that follow them for any budget.
 class ScoredRanking final : public Ranking {
  public:
-  ScoredRanking(std::shared_ptr<const EvictStage> stage, SetTable table)
-      : stage_(std::move(stage)), table_(std::move(table)), scores_(table_) {}
+  ScoredRanking(std::shared_ptr<const EvictStage> stage, SetTable table, TierRule tiers)
+      : stage_(std::move(stage)),
+        table_(std::move(table)),
+        tiers_(std::move(tiers)),
+        scores_(table_) {}
 
   Status Score(Parallel& parallel, ScoreScratch* scratch) {
     for (std::size_t layer = 0; layer < table_.layers(); ++layer) {
@@ -33,7 +36,7 @@ class ScoredRanking final : public Ranking {
   }
 
   Result<std::vector<LayerDecision>> Select(std::int64_t total, Parallel& parallel) const override {
-    BudgetPlan plan(*stage_, table_, SharedBudgets(table_, total));
+    BudgetPlan plan(*stage_, table_, tiers_, SharedBudgets(table_, total));
     if (stage_->adaptive()) {
       const bool together = stage_->ranks_over_layers();
       const std::size_t step = together ? table_.layers() : 1;
@@ -52,6 +55,7 @@ class ScoredRanking final : public Ranking {
  private:
   std::shared_ptr<const EvictStage> stage_;
   SetTable table_;
+  TierRule tiers_;
   SetScores scores_;
 };
 
@@ -103,17 +107,19 @@ class ScoringEvictor final : public Evictor {
   }
 
   Result<std::unique_ptr<const Ranking>> Rank(std::span<const Observation> layers,
-                                              Parallel& parallel,
+                                              const TierRule& tiers, Parallel& parallel,
                                               ScoreScratch* scratch) const override {
     ScoreScratch own;
     if (scratch == nullptr) scratch = &own;
     KVS_ASSIGN_OR_RETURN(SetTable table, Prepare(layers, scratch));
-    auto ranking = std::make_unique<ScoredRanking>(stage_, std::move(table));
+    auto ranking = std::make_unique<ScoredRanking>(stage_, std::move(table), tiers);
     KVS_RETURN_IF_ERROR(ranking->Score(parallel, scratch));
     return std::unique_ptr<const Ranking>(std::move(ranking));
   }
 
-  Result<std::vector<LayerDecision>> Decide(std::span<const Observation> layers, Parallel& parallel,
+  using Evictor::Decide;
+  Result<std::vector<LayerDecision>> Decide(std::span<const Observation> layers,
+                                            const TierRule& tiers, Parallel& parallel,
                                             ScoreScratch* scratch) const override {
     if (byte_budget() != nullptr) {
       return Status::Invalid(StrCat("budget ", byte_budget()->ToString(),
@@ -123,7 +129,7 @@ class ScoringEvictor final : public Evictor {
     ScoreScratch own;
     if (scratch == nullptr) scratch = &own;
     KVS_ASSIGN_OR_RETURN(const SetTable table, Prepare(layers, scratch));
-    BudgetPlan plan(*stage_, table, RowBudgets(stage_->selection.budget, table));
+    BudgetPlan plan(*stage_, table, tiers, RowBudgets(stage_->selection.budget, table));
     SetScores scores(table);
     std::vector<LayerDecision> decisions;
     const std::size_t step = stage_->ranks_over_layers() ? layers.size() : 1;

@@ -157,7 +157,8 @@ Result<Forecast> Foresee(const EvictStage& stage, const ForecastCall& call) {
       call.decisions == ForecastCall::Decisions::kEachChunk ? InChunks(stage) : stage;
   const Unseen unseen(call.layers, call.tokens);
   KVS_ASSIGN_OR_RETURN(const SetTable table, SetTable::Create(stage.scope, unseen.observations()));
-  const BudgetPlan plan(planned, table,
+  const TierRule one_tier;  // how many rows stay does not depend on how they are stored
+  const BudgetPlan plan(planned, table, one_tier,
                         stage.selection.budget.kind == BudgetKind::kBytes
                             ? SharedBudgets(table, call.total_rows)
                             : RowBudgets(stage.selection.budget, table));

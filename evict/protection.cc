@@ -19,20 +19,6 @@ RowRange RowsAt(const ProtectedPositions& protect, std::span<const TokenPos> pos
   return {first - positions.begin(), last - positions.begin()};
 }
 
-std::vector<RowRange> ProtectedRows(const Selection& selection, std::int64_t budget, int window,
-                                    std::span<const TokenPos> positions) {
-  const auto tokens = static_cast<std::int64_t>(positions.size());
-  const std::int64_t window_rows = selection.protect_window ? window : 0;
-  const std::int64_t newest = std::max(window_rows, selection.recent.RowsOf(budget, tokens));
-  std::vector<RowRange> ranges = {{0, std::min(selection.sinks, tokens)},
-                                  {std::max<std::int64_t>(0, tokens - newest), tokens}};
-  for (const ProtectedPositions& protect : selection.protect) {
-    ranges.push_back(RowsAt(protect, positions));
-  }
-  MergeRanges(&ranges);
-  return ranges;
-}
-
 // `budget` rows of `protected_rows`: the sinks, then the newest.
 std::vector<RowRange> Shrink(std::span<const RowRange> protected_rows, std::int64_t sinks,
                              std::int64_t budget) {
@@ -68,6 +54,20 @@ std::string NotReached(std::int64_t rows, std::int64_t budget) {
 }
 
 }  // namespace
+
+std::vector<RowRange> ProtectedRows(const Selection& selection, std::int64_t budget, int window,
+                                    std::span<const TokenPos> positions) {
+  const auto tokens = static_cast<std::int64_t>(positions.size());
+  const std::int64_t window_rows = selection.protect_window ? window : 0;
+  const std::int64_t newest = std::max(window_rows, selection.recent.RowsOf(budget, tokens));
+  std::vector<RowRange> ranges = {{0, std::min(selection.sinks, tokens)},
+                                  {std::max<std::int64_t>(0, tokens - newest), tokens}};
+  for (const ProtectedPositions& protect : selection.protect) {
+    ranges.push_back(RowsAt(protect, positions));
+  }
+  MergeRanges(&ranges);
+  return ranges;
+}
 
 RowSet Protect(const Selection& selection, std::int64_t budget, int window,
                const SetTable::Set& rows, bool fits) {

@@ -16,7 +16,11 @@
 
 namespace kvsieve::evict {
 
-// window: rows of the observation window, clipped here.
+// The rows that stay whatever their score, ascending and disjoint. window: rows of the observation
+// window, clipped here.
+std::vector<RowRange> ProtectedRows(const Selection& selection, std::int64_t budget, int window,
+                                    std::span<const TokenPos> positions);
+
 // fits: the budget, or that of all sets which share theirs, holds every row.
 RowSet Protect(const Selection& selection, std::int64_t budget, int window,
                const SetTable::Set& rows, bool fits);

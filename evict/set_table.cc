@@ -69,13 +69,13 @@ Result<SetTable> SetTable::Create(Scope scope, std::span<const Observation> laye
       table.sets_.front().heads += kv_heads;
     } else if (scope == Scope::kKvHead) {
       for (const HeadObservation& head : layer.heads) {
-        table.sets_.push_back(
-            {head.positions, TokensOf(layer, head.positions), table.ranked_layers_, 1});
+        table.sets_.push_back({head.positions, TokensOf(layer, head.positions),
+                               table.ranked_layers_, 1, layer.exact_before});
       }
     } else {
       const std::span<const TokenPos> positions = layer.heads[0].positions;
-      table.sets_.push_back(
-          {positions, TokensOf(layer, positions), table.ranked_layers_, kv_heads});
+      table.sets_.push_back({positions, TokensOf(layer, positions), table.ranked_layers_, kv_heads,
+                             layer.exact_before});
     }
     ++table.ranked_layers_;
   }

@@ -34,9 +34,10 @@ class SetTable {
  public:
   struct Set {
     std::span<const TokenPos> positions;
-    std::int64_t tokens = 0;  // that came, as many as positions at least
-    int ranked_layer = 0;     // counts the layers that do not slide
-    int heads = 1;            // KV heads that share the set
+    std::int64_t tokens = 0;    // that came, as many as positions at least
+    int ranked_layer = 0;       // counts the layers that do not slide
+    int heads = 1;              // KV heads that share the set
+    TokenPos exact_before = 0;  // rows before it are stored exact
   };
 
   // Fails when heads that share a set have different rows.

@@ -87,7 +87,8 @@ class ByteSearch {
     for (std::size_t i = 0; i < decisions.size(); ++i) {
       const KeepSet& keep = decisions[i].keep;
       for (int head = 0; head < keep.kv_heads(); ++head) {
-        bytes += KeptBytes(*call_.layers[i], call_.tail, keep.positions(head), keep.tiers(head));
+        bytes += KeptBytes(*call_.layers[i], call_.tail, keep.positions(head),
+                           call_.layers[i]->TiersOf(keep, head));
       }
     }
     return bytes;
@@ -144,12 +145,12 @@ std::int64_t FullBytes(const LayerState& layer) {
 Result<std::vector<LayerDecision>> DecideBytes(const ByteBudgetCall& call, Parallel& parallel,
                                                ScoreScratch* scratch) {
   const ByteSearch search(call, parallel);
-  if (!call.evictor.budget_is_cap()) {
+  if (!call.evictor.budget_is_cap() && call.tiers.cold.empty()) {
     KVS_ASSIGN_OR_RETURN(Candidate all, search.KeepAll());
     if (search.Fits(all)) return NotReached(std::move(all), call.limit_bytes);
   }
   KVS_ASSIGN_OR_RETURN(const std::unique_ptr<const Ranking> ranking,
-                       call.evictor.Rank(call.observations, parallel, scratch));
+                       call.evictor.Rank(call.observations, call.tiers, parallel, scratch));
   const std::int64_t least = ranking->heads();  // one row of each
   const std::int64_t most = ranking->heads() * ranking->most_rows();
   KVS_ASSIGN_OR_RETURN(Candidate smallest, search.Select(*ranking, least));

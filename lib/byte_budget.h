@@ -25,6 +25,7 @@ std::int64_t FullBytes(const LayerState& layer);
 
 struct ByteBudgetCall {
   const Evictor& evictor;  // its budget is in bytes
+  const TierRule& tiers;
   std::int64_t limit_bytes = 0;
   std::int64_t fixed_bytes = 0;  // part of the limit taken by layers that are not ranked
   std::int64_t tail = 0;

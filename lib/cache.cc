@@ -99,7 +99,7 @@ Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, in
   layer.shape.key_dim = spec.key_dim;
   layer.shape.value_dim = spec.value_dim;
   layer.shape.value_is_key_prefix = spec.value_is_key_prefix;
-  for (int tier = 0; tier < pipeline.tiers(); ++tier) {
+  for (int tier = 0; tier < pipeline.TiersOf(index, count); ++tier) {
     Result<LayerStore> store = BuildStore(pipeline.StoreFor(index, count, tier), spec);
     if (!store.ok()) return WithLayer(layer, store.TakeStatus());
     layer.stores.push_back(*std::move(store));

@@ -1,5 +1,6 @@
 // What a cache holds, read back: decoded rows and byte reports.
 #include <algorithm>
+#include <optional>
 
 #include "kvsieve/cache.h"
 #include "kvsieve/str_cat.h"
@@ -8,9 +9,13 @@
 namespace kvsieve {
 namespace {
 
-void AddSeen(const LayerState& layer, std::int64_t heads, ByteReport& report) {
-  AddSeen(layer.spec, layer.tokens(), heads, report);
-  report.lifetime_tokens += layer.lifetime_tokens * heads;
+// "k=..., v=... | cold(35%)={k=..., v=...}"
+std::string StoresText(const LayerState& layer, const TierRule& rule) {
+  std::string text = StoreText(layer.stores.front());
+  for (std::size_t t = 1; t < layer.stores.size(); ++t) {
+    text += StrCat(" | cold(", rule.cold[t - 1].ToString(), ")={", StoreText(layer.stores[t]), "}");
+  }
+  return text;
 }
 
 // Where V lies in K, attention decodes a block once for both.
@@ -18,10 +23,25 @@ KernelPath PathOf(const LayerStore& store, Side side) {
   return store.value == nullptr ? KernelPath::kPortable : store.chain(side).codec().path();
 }
 
+// "fused", or "fused/portable" where tiers differ.
+std::string PathsOf(const LayerState& layer, Side side) {
+  std::string paths;
+  for (const LayerStore& store : layer.stores) {
+    const std::string_view path = KernelPathName(PathOf(store, side));
+    if (paths.find(path) == std::string::npos) paths += StrCat(paths.empty() ? "" : "/", path);
+  }
+  return paths;
+}
+
+void AddSeen(const LayerState& layer, std::int64_t heads, ByteReport& report) {
+  AddSeen(layer.spec, layer.tokens(), heads, report);
+  report.lifetime_tokens += layer.lifetime_tokens * heads;
+}
+
 std::vector<TokenPos> PositionsOf(const LayerState& layer, int head, bool finished) {
   if (!finished) return layer.staging.Positions(head);
   std::vector<TokenPos> positions(static_cast<std::size_t>(layer.heads[head].rows()));
-  ReadStoredPositions(layer.heads[head], positions.data());
+  StoredOrder(layer.heads[head]).ReadPositions(positions.data());
   return positions;
 }
 
@@ -76,29 +96,35 @@ LayerReport Cache::ReportLayer(int layer_index) const {
   LayerReport report;
   report.layer = layer.spec.layer;
   report.note = NoteOf(layer, impl_->finished);
-  const std::string store = StoreText(layer.stores.front());
+  const std::string store = StoresText(layer, impl_->pipeline->tier_rule());
   const Evictor* evictor = impl_->pipeline->evictor();
   report.requested = StrCat(evictor != nullptr ? evictor->Canonical() : "none", " | ", store);
   report.applied = StrCat(layer.evicted    ? evictor->Canonical()
                           : layer.slides() ? "sliding window"
                                            : "none",
                           " | ", impl_->finished ? store : "staged, not encoded yet");
-  report.key_path = KernelPathName(PathOf(layer.stores.front(), Side::kKey));
-  report.value_path = KernelPathName(PathOf(layer.stores.front(), Side::kValue));
+  report.key_path = PathsOf(layer, Side::kKey);
+  report.value_path = PathsOf(layer, Side::kValue);
 
   ByteReport& bytes = report.bytes;
   AddSeen(layer, layer.spec.kv_heads, bytes);
   bytes.observation_bytes = layer.ring.resident_bytes();
   bytes.scratch_peak_bytes = impl_->scratch_peak_bytes;
-  if (!impl_->finished) layer.staging.AddBytes(layer.spec, layer.shape, bytes);
+  if (!impl_->finished) {
+    layer.staging.AddBytes(layer.spec, layer.shape, bytes);
+    return report;
+  }
+  report.stores.push_back({"exact", {}});
+  for (const LayerStore& tier : layer.stores) report.stores.push_back({StoreText(tier), {}});
   for (const HeadStore& head : layer.heads) {
     ByteReport& of_head = report.heads.emplace_back();
     AddSeen(layer, 1, of_head);
-    head.AddBytes(layer.shape, of_head);
-    ByteReport stored = of_head;  // without what AddSeen counted for the whole layer
-    stored.key_full_bytes = stored.value_full_bytes = 0;
-    stored.tokens_seen = stored.lifetime_tokens = 0;
-    bytes += stored;
+    const std::vector<ByteReport> stores = head.BytesByStore(layer.shape);
+    for (std::size_t s = 0; s < stores.size(); ++s) {
+      report.stores[s].bytes += stores[s];
+      of_head += stores[s];
+      bytes += stores[s];
+    }
   }
   return report;
 }
@@ -122,13 +148,15 @@ Status Cache::Gather(int layer_index, int head, std::span<TokenPos> positions,
         !fits(values.size(), layer.spec.value_dim)) {
       return Status::Invalid(StrCat("gather: spans must be empty or hold all ", n, " rows"));
     }
+    std::optional<StoredOrder> stored;
+    if (impl_->finished) stored.emplace(layer.heads[head]);
     const auto gather = [&](Side side, std::span<float> out) {
       const int dim = layer.shape.dim(side);
       for (RowIndex first = 0; !out.empty() && first < n; first += kBlockRows) {
         const auto count = static_cast<int>(std::min<std::int64_t>(kBlockRows, n - first));
         float* to = out.data() + first * dim;
-        if (impl_->finished) {
-          ReadStoredRows(layer.heads[head], layer.shape, side, first, count, to);
+        if (stored) {
+          stored->ReadRows(layer.shape, side, first, count, to);
         } else {
           layer.staging.ReadRows(layer.shape, side, head, first, count, to);
         }

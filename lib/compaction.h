@@ -3,7 +3,9 @@
 #ifndef KVSIEVE_LIB_COMPACTION_H_
 #define KVSIEVE_LIB_COMPACTION_H_
 
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kvsieve/allocator.h"
@@ -31,16 +33,16 @@ class Compaction {
 // One side of a stored head in increasing position: what is stored is what is scored.
 class StoredRows final : public RowSource {
  public:
-  StoredRows(const HeadStore& store, const RowShape& shape, Side side)
-      : store_(store), shape_(shape), side_(side) {}
-  std::int64_t rows() const override { return store_.rows(); }
+  StoredRows(std::shared_ptr<const StoredOrder> order, const RowShape& shape, Side side)
+      : order_(std::move(order)), shape_(shape), side_(side) {}
+  std::int64_t rows() const override { return order_->rows(); }
   int dim() const override { return shape_.dim(side_); }
   void ReadRows(RowIndex first, int count, float* out) const override {
-    ReadStoredRows(store_, shape_, side_, first, count, out);
+    order_->ReadRows(shape_, side_, first, count, out);
   }
 
  private:
-  const HeadStore& store_;
+  std::shared_ptr<const StoredOrder> order_;
   const RowShape& shape_;
   Side side_;
 };

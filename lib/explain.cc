@@ -201,6 +201,13 @@ Result<std::string> Explain(const Pipeline& pipeline, int key_dim, int value_dim
     text.Line("canonical", pipeline.Canonical());
     KVS_RETURN_IF_ERROR(DescribeEvictor(pipeline.evictor(), &text));
     KVS_RETURN_IF_ERROR(DescribeStore(pipeline.main_store(), key_dim, value_dim, &text));
+    const std::vector<ColdRows>& cold = pipeline.tier_rule().cold;
+    for (std::size_t i = 0; i < cold.size(); ++i) {
+      text.Heading(StrCat("cold ", cold[i].ToString(), ": of the rows that stay the ",
+                          i + 1 < cold.size() ? "next lowest" : "lowest",
+                          cold[i].share ? ", a share of the tokens" : ""));
+      KVS_RETURN_IF_ERROR(DescribeStore(pipeline.cold_stores()[i], key_dim, value_dim, &text));
+    }
     for (const LayerOverride& layers : pipeline.layer_overrides()) {
       text.Heading(StrCat("layers ", RangesText(layers.ranges), ": instead of the store above"));
       KVS_RETURN_IF_ERROR(DescribeStore(layers.store, key_dim, value_dim, &text));

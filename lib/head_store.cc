@@ -1,6 +1,7 @@
 #include "lib/head_store.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace kvsieve {
@@ -22,16 +23,22 @@ Result<HeadStore> HeadStore::Clone(Allocator& allocator, std::span<const LayerSt
   return copy;
 }
 
-void HeadStore::AddBytes(const RowShape& shape, ByteReport& report) const {
-  sinks.AddBytes(shape, report);
-  for (const Tier& tier : tiers) tier.AddBytes(report);
-  tail.AddBytes(shape, report);
-  AddRows(shape, rows(), report);
+std::vector<ByteReport> HeadStore::BytesByStore(const RowShape& shape) const {
+  std::vector<ByteReport> stores(1 + tiers.size());
+  sinks.AddBytes(shape, stores[0]);
+  tail.AddBytes(shape, stores[0]);
+  AddRows(shape, sinks.rows() + tail.rows(), stores[0]);
+  for (std::size_t t = 0; t < tiers.size(); ++t) {
+    tiers[t].AddBytes(stores[1 + t]);
+    AddRows(shape, tiers[t].rows(), stores[1 + t]);
+  }
+  return stores;
 }
 
 namespace {
 
-// A side that has rows of its own.
+// A side that has rows of its own: rows [first, first + count) counted through sinks, tiers and
+// tail in that order.
 void ReadHeldRows(const HeadStore& store, const RowShape& shape, Side side, RowIndex first,
                   int count, float* out) {
   // The overlap of [first, first + count) with a segment of `rows` rows that starts at `begin`.
@@ -67,15 +74,13 @@ void ReadKeyPrefixes(const HeadStore& store, const RowShape& shape, RowIndex fir
   }
 }
 
-}  // namespace
-
-void ReadStoredRows(const HeadStore& store, const RowShape& shape, Side side, RowIndex first,
-                    int count, float* out) {
+void ReadInPlaceOrder(const HeadStore& store, const RowShape& shape, Side side, RowIndex first,
+                      int count, float* out) {
   if (shape.holder(side) == side) return ReadHeldRows(store, shape, side, first, count, out);
   ReadKeyPrefixes(store, shape, first, count, out);
 }
 
-void ReadStoredPositions(const HeadStore& store, TokenPos* out) {
+void PositionsInPlaceOrder(const HeadStore& store, TokenPos* out) {
   const auto read = [&](const PositionList& positions) {
     positions.ReadAll(out);
     out += positions.rows();
@@ -83,6 +88,45 @@ void ReadStoredPositions(const HeadStore& store, TokenPos* out) {
   read(store.sinks.positions());
   for (const Tier& tier : store.tiers) read(tier.positions());
   read(store.tail.positions());
+}
+
+}  // namespace
+
+// Sinks come before all rows of the tiers and the tail behind them, so that only tiers interleave.
+StoredOrder::StoredOrder(const HeadStore& store) : store_(store) {
+  const auto holds_rows = [](const Tier& tier) { return tier.rows() > 0; };
+  if (std::count_if(store.tiers.begin(), store.tiers.end(), holds_rows) < 2) return;
+  std::vector<TokenPos> positions(static_cast<std::size_t>(store.rows()));
+  PositionsInPlaceOrder(store, positions.data());
+  places_.resize(positions.size());
+  std::iota(places_.begin(), places_.end(), RowIndex{0});
+  const auto begin = places_.begin() + store.sinks.rows();
+  auto end = begin;
+  for (const Tier& tier : store.tiers) {
+    const auto middle = end;
+    end += tier.rows();
+    std::inplace_merge(begin, middle, end,
+                       [&](RowIndex a, RowIndex b) { return positions[a] < positions[b]; });
+  }
+}
+
+void StoredOrder::ReadPositions(TokenPos* out) const {
+  if (places_.empty()) return PositionsInPlaceOrder(store_, out);
+  std::vector<TokenPos> positions(places_.size());
+  PositionsInPlaceOrder(store_, positions.data());
+  for (const RowIndex place : places_) *out++ = positions[place];
+}
+
+void StoredOrder::ReadRows(const RowShape& shape, Side side, RowIndex first, int count,
+                           float* out) const {
+  if (places_.empty()) return ReadInPlaceOrder(store_, shape, side, first, count, out);
+  for (int done = 0; done < count;) {
+    const RowIndex* place = places_.data() + first + done;
+    int run = 1;
+    while (done + run < count && place[run] == *place + run) ++run;
+    ReadInPlaceOrder(store_, shape, side, *place, run, out + std::int64_t{done} * shape.dim(side));
+    done += run;
+  }
 }
 
 }  // namespace kvsieve

@@ -32,15 +32,28 @@ struct HeadStore {
   void Save(const RowShape& shape, StateWriter& out) const;
   static Result<HeadStore> Load(Allocator& allocator, const RowShape& shape,
                                 std::span<const LayerStore> stores, StateReader& in);
-  // Payload, scales, metadata, padding and reserve of everything here, and rows_kept.
-  void AddBytes(const RowShape& shape, ByteReport& report) const;
+  // Payload, scales, metadata, padding, reserve and rows_kept of the exact rows, and of each tier:
+  // [1 + tiers].
+  std::vector<ByteReport> BytesByStore(const RowShape& shape) const;
 };
 
-// Rows [first, first + count) of one side, counted through sinks, tiers and tail in that order.
-void ReadStoredRows(const HeadStore& store, const RowShape& shape, Side side, RowIndex first,
-                    int count, float* out);
-// Positions of all rows in the same order.
-void ReadStoredPositions(const HeadStore& store, TokenPos* out);
+// The rows of a head in increasing position, whatever segments hold them. Outlived by the store,
+// which does not change.
+class StoredOrder {
+ public:
+  explicit StoredOrder(const HeadStore& store);
+  std::int64_t rows() const { return store_.rows(); }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(places_.capacity() * 8); }
+  void ReadPositions(TokenPos* out) const;
+  // Rows [first, first + count) of one side, decoded: f32 [count, dim].
+  void ReadRows(const RowShape& shape, Side side, RowIndex first, int count, float* out) const;
+
+ private:
+  const HeadStore& store_;
+  // Of each row, its place among sinks, tiers and tail one after the other. Empty where that is the
+  // order of positions: when at most one tier has rows.
+  std::vector<RowIndex> places_;
+};
 
 }  // namespace kvsieve
 

@@ -78,6 +78,10 @@ struct LayerState : LayerProgress {
     for (const LayerStore& store : stores) most = std::max(most, store.group_rows());
     return most;
   }
+  // Of the rows that a head keeps; empty when all are in tier 0.
+  std::span<const std::uint8_t> TiersOf(const KeepSet& keep, int head) const {
+    return stores.size() == 1 ? std::span<const std::uint8_t>() : keep.tiers(head);
+  }
   bool slides() const { return spec.sliding_window > 0; }
   // Rows up to `position` fell out of the window. The first query that sees none of them comes
   // sliding_window later: the cache can be taken back to it.

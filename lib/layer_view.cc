@@ -28,9 +28,10 @@ LayerView LayerView::Staged(const LayerState& layer) {
 LayerView LayerView::Stored(const LayerState& layer) {
   LayerView view(layer);
   for (const HeadStore& head : layer.heads) {
-    const auto side = [&](Side s) { return std::make_unique<StoredRows>(head, layer.shape, s); };
+    const auto order = std::make_shared<const StoredOrder>(head);
+    const auto side = [&](Side s) { return std::make_unique<StoredRows>(order, layer.shape, s); };
     std::vector<TokenPos> positions(static_cast<std::size_t>(head.rows()));
-    ReadStoredPositions(head, positions.data());
+    order->ReadPositions(positions.data());
     view.AddHead(side(Side::kKey), side(Side::kValue), std::move(positions));
   }
   return view;
@@ -50,6 +51,7 @@ Observation LayerView::Observe() const {
   observation.window_positions = layer_->ring.positions();
   observation.external_scores = layer_->external_scores;
   observation.tokens_seen = layer_->tokens();
+  observation.exact_before = layer_->sinks_end;
   return observation;
 }
 

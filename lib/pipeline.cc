@@ -50,6 +50,7 @@ class PipelineBuilder {
   Status AddEvictor(const std::optional<SpecCall>& call);
   Status CheckSchedule(const SpecSyntax& syntax) const;
   Status AddMainStore(StoreSpec store);
+  Status AddColdStores(const SpecSyntax& syntax);
   Status AddOverrides(std::vector<LayerOverride> overrides);
   Status CheckGroups(const SpecSyntax& syntax) const;
   void AddOptions(const SpecSyntax& syntax);
@@ -66,6 +67,7 @@ Result<Pipeline> PipelineBuilder::Build(std::string_view typed, SpecSyntax synta
   KVS_RETURN_IF_ERROR(builder.AddEvictor(syntax.evict));
   KVS_RETURN_IF_ERROR(builder.CheckSchedule(syntax));
   KVS_RETURN_IF_ERROR(builder.AddMainStore(std::move(syntax.store)));
+  KVS_RETURN_IF_ERROR(builder.AddColdStores(syntax));
   KVS_RETURN_IF_ERROR(builder.AddOverrides(std::move(syntax.overrides)));
   KVS_RETURN_IF_ERROR(builder.CheckGroups(syntax));
   builder.AddOptions(syntax);
@@ -98,6 +100,21 @@ Status PipelineBuilder::AddMainStore(StoreSpec store) {
   KVS_ASSIGN_OR_RETURN(const std::string text, StoreText(store));
   pipeline_.main_ = std::move(store);
   pipeline_.canonical_ += StrCat(" | ", text);
+  return Status::Ok();
+}
+
+Status PipelineBuilder::AddColdStores(const SpecSyntax& syntax) {
+  if (!syntax.cold.empty() && pipeline_.evictor_ == nullptr) {
+    return SpecError(syntax.cold_column,
+                     "cold(...) needs an evict stage, which ranks the rows; with budget=100% it "
+                     "drops none");
+  }
+  for (const ColdSyntax& cold : syntax.cold) {
+    KVS_ASSIGN_OR_RETURN(const std::string text, StoreText(cold.store));
+    pipeline_.canonical_ += StrCat(" | cold(", cold.rows.ToString(), ")={", text, "}");
+    pipeline_.tier_rule_.cold.push_back(cold.rows);
+    pipeline_.cold_.push_back(cold.store);
+  }
   return Status::Ok();
 }
 
@@ -142,6 +159,7 @@ void PipelineBuilder::AddOptions(const SpecSyntax& syntax) {
   pipeline_.exact_sinks_ = syntax.exact_sinks ? *syntax.exact_sinks : default_sinks;
   const int default_tail = group_rows_ > 1 ? group_rows_ : 0;
   pipeline_.tail_ = syntax.tail ? *syntax.tail : default_tail;
+  pipeline_.tier_rule_.exact_tail = pipeline_.tail_;
   pipeline_.schedule_ = syntax.schedule;
   pipeline_.nonfinite_ = syntax.nonfinite;
   const bool zero = syntax.nonfinite == NonFinitePolicy::kZero;
@@ -200,14 +218,19 @@ Status Pipeline::CheckLayers(int layer_count) const {
   return Status::Ok();
 }
 
-const StoreSpec& Pipeline::StoreFor(int layer_index, int layer_count, int tier) const {
-  KVS_DCHECK(tier >= 0 && tier < tiers());
+const StoreSpec* Pipeline::OverrideOf(int layer_index, int layer_count) const {
   for (const LayerOverride& layers : overrides_) {
     for (const LayerRange& range : layers.ranges) {
       const LayerRange resolved = Resolve(range, layer_count);
-      if (resolved.first <= layer_index && layer_index <= resolved.last) return layers.store;
+      if (resolved.first <= layer_index && layer_index <= resolved.last) return &layers.store;
     }
   }
+  return nullptr;
+}
+
+const StoreSpec& Pipeline::StoreFor(int layer_index, int layer_count, int tier) const {
+  KVS_DCHECK(tier >= 0 && tier < tiers());
+  if (const StoreSpec* store = OverrideOf(layer_index, layer_count)) return *store;
   return tier == 0 ? main_ : cold_[static_cast<std::size_t>(tier) - 1];
 }
 

@@ -97,10 +97,12 @@ Result<std::vector<LayerDecision>> PrefillPlan::DecideRanked(
     std::span<const std::size_t> ranked, std::span<const Observation> observations,
     ScoreScratch& scratch) const {
   const Evictor& evictor = *pipeline_.evictor();
-  if (evictor.byte_budget() == nullptr) return evictor.Decide(observations, parallel_, &scratch);
+  if (evictor.byte_budget() == nullptr) {
+    return evictor.Decide(observations, pipeline_.tier_rule(), parallel_, &scratch);
+  }
   std::vector<const LayerState*> layers;
   for (const std::size_t i : ranked) layers.push_back(&layers_[i]);
-  ByteBudgetCall call{evictor, 0, 0, pipeline_.tail(), layers, observations};
+  ByteBudgetCall call{evictor, pipeline_.tier_rule(), 0, 0, pipeline_.tail(), layers, observations};
   std::int64_t full_bytes = 0;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     full_bytes += FullBytes(layers_[i]);
@@ -142,7 +144,7 @@ void PrefillPlan::KeepDecided(std::size_t layer_index, const LayerDecision& deci
       while (staged[r] < position) ++r;
       rows.push_back(r);
     }
-    SplitRows(layer, rows, decision.keep.tiers(head), plan.heads[head]);
+    SplitRows(layer, rows, layer.TiersOf(decision.keep, head), plan.heads[head]);
   }
 }
 

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
 constexpr std::int64_t kMaxLayer = 65535;
+constexpr std::size_t kMaxColdTiers = 15;
 
 constexpr std::string_view kStoreKeys[] = {"k", "v", "kv"};
 
@@ -65,6 +66,7 @@ class SpecParser {
   Status Tiers(int column);
   Status Positions(int column);
 
+  Status TakeBracedStore(std::string_view option, StoreSpec* store);
   Status CheckGivenOnce(std::string_view option, int column);
   Status TakeRows(std::string_view option, std::optional<int>* rows);
   Result<int> TakeChoice(std::string_view option, std::span<const std::string_view> names);
@@ -105,10 +107,12 @@ Result<SpecSyntax> SpecParser::Parse() {
   const SpecCall f16{"f16", 1, {}};
   if (spec_.store.key.empty()) spec_.store.key = {f16};
   if (spec_.store.value.empty()) spec_.store.value = {f16};
-  for (LayerOverride& layers : spec_.overrides) {
-    if (layers.store.key.empty()) layers.store.key = spec_.store.key;
-    if (layers.store.value.empty()) layers.store.value = spec_.store.value;
-  }
+  const auto complete = [&](StoreSpec& store) {
+    if (store.key.empty()) store.key = spec_.store.key;
+    if (store.value.empty()) store.value = spec_.store.value;
+  };
+  for (ColdSyntax& cold : spec_.cold) complete(cold.store);
+  for (LayerOverride& layers : spec_.overrides) complete(layers.store);
   return std::move(spec_);
 }
 
@@ -233,19 +237,24 @@ Status SpecParser::Layers(int /*column*/) {
     layers.ranges.push_back(range);
   } while (cursor_.Accept(","));
   KVS_RETURN_IF_ERROR(cursor_.Expect(")", "after the layer ranges"));
-  KVS_RETURN_IF_ERROR(cursor_.Expect("=", "after layers(...)"));
-  KVS_RETURN_IF_ERROR(cursor_.Expect("{", "before the store of layers(...)"));
+  KVS_RETURN_IF_ERROR(TakeBracedStore("layers(...)", &layers.store));
+  spec_.overrides.push_back(std::move(layers));
+  return Status::Ok();
+}
+
+// "={store}", behind `option`.
+Status SpecParser::TakeBracedStore(std::string_view option, StoreSpec* store) {
+  KVS_RETURN_IF_ERROR(cursor_.Expect("=", StrCat("after ", option)));
+  KVS_RETURN_IF_ERROR(cursor_.Expect("{", StrCat("before the store of ", option)));
   do {
     const int column = cursor_.column();
     const std::string_view side = cursor_.TakeName();
     if (!IsStoreKey(side)) {
-      return SpecError(column, "layers(...)={...} takes a store: k=, v= or kv=");
+      return SpecError(column, StrCat(option, "={...} takes a store: k=, v= or kv="));
     }
-    KVS_RETURN_IF_ERROR(TakeSide(side, column, &layers.store));
+    KVS_RETURN_IF_ERROR(TakeSide(side, column, store));
   } while (cursor_.Accept(","));
-  KVS_RETURN_IF_ERROR(cursor_.Expect("}", "after the store of layers(...)"));
-  spec_.overrides.push_back(std::move(layers));
-  return Status::Ok();
+  return cursor_.Expect("}", StrCat("after the store of ", option));
 }
 
 Status SpecParser::TakeSchedule(int column) {
@@ -275,7 +284,22 @@ Status SpecParser::NonFinite(int column) {
   return Status::Ok();
 }
 
-Status SpecParser::Cold(int column) { return NotAvailable(column, "cold(...)"); }
+// "(rows)={store}"
+Status SpecParser::Cold(int column) {
+  if (spec_.cold.size() == kMaxColdTiers) {
+    return SpecError(column, StrCat("more than ", kMaxColdTiers, " cold(...) options"));
+  }
+  if (spec_.cold.empty()) spec_.cold_column = column;
+  KVS_RETURN_IF_ERROR(cursor_.Expect("(", "after cold: cold(35%) takes the rows between"));
+  const int rows_column = cursor_.column();
+  Result<ColdRows> rows = ColdRows::Parse(cursor_.TakeAtom());
+  if (!rows.ok()) return SpecError(rows_column, StrCat("option cold: ", rows.message()));
+  KVS_RETURN_IF_ERROR(cursor_.Expect(")", "after the rows of cold(...)"));
+  ColdSyntax cold{*std::move(rows), {}};
+  KVS_RETURN_IF_ERROR(TakeBracedStore("cold(...)", &cold.store));
+  spec_.cold.push_back(std::move(cold));
+  return Status::Ok();
+}
 
 Status SpecParser::Tiers(int column) { return NotAvailable(column, "tiers=[...]"); }
 

@@ -17,11 +17,19 @@
 
 namespace kvsieve {
 
+// "cold(rows)={store}"
+struct ColdSyntax {
+  ColdRows rows;
+  StoreSpec store;
+};
+
 // Both sides of every store are filled: f16 where the spec is silent, the main store's side where
-// an override is. Calls carry the columns of the text.
+// another one is. Calls carry the columns of the text.
 struct SpecSyntax {
   std::optional<SpecCall> evict;  // empty for `none`
   StoreSpec store;
+  std::vector<ColdSyntax> cold;  // from warm to coldest
+  int cold_column = 1;           // of the first
   std::vector<LayerOverride> overrides;
   std::optional<int> exact_sinks;
   std::optional<int> tail;

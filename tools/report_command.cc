@@ -72,6 +72,40 @@ void PrintLayers(const eval::PipelineResult& pipeline) {
   table.Print(stdout);
 }
 
+// Which store holds how much, over all layers; only where rows are in more than one.
+void PrintStores(const eval::PipelineResult& pipeline) {
+  std::vector<StoreReport> stores;
+  for (const eval::LayerResult& layer : pipeline.layers) {
+    for (const StoreReport& store : layer.report.stores) {
+      const auto same = std::ranges::find(stores, store.store, &StoreReport::store);
+      if (same == stores.end()) {
+        stores.push_back(store);
+      } else {
+        same->bytes += store.bytes;
+      }
+    }
+  }
+  std::erase_if(stores, [](const StoreReport& store) { return store.bytes.rows_kept == 0; });
+  if (stores.size() < 2) return;
+  const ByteUnit unit = ByteUnitFor(pipeline.bytes.full_bytes());
+  Table table;
+  table.AddColumn("rows", "kept");
+  table.AddColumn("of kept", "%");
+  table.AddColumn("kept", unit.name);
+  table.AddColumn("of kept", "%");
+  table.AddColumn("stored as", "", Align::kLeft);
+  const auto share = [](std::int64_t part, std::int64_t whole) {
+    return Fixed(100 * static_cast<double>(part) / static_cast<double>(whole), 1);
+  };
+  for (const auto& [store, bytes] : stores) {
+    table.AddRow({StrCat(bytes.rows_kept), share(bytes.rows_kept, pipeline.bytes.rows_kept),
+                  Fixed(static_cast<double>(bytes.kept_bytes()) / unit.bytes, 1),
+                  share(bytes.kept_bytes(), pipeline.bytes.kept_bytes()), store});
+  }
+  std::printf("\n");
+  table.Print(stdout);
+}
+
 void PrintFields(const ByteReport& bytes) {
   Table table;
   table.AddColumn("field", "");
@@ -91,6 +125,7 @@ void PrintReport(const eval::Comparison& comparison) {
   std::printf("pipeline: %s\n", pipeline.typed.c_str());
   std::printf("in full:  %s\n\n", pipeline.canonical.c_str());
   PrintLayers(pipeline);
+  PrintStores(pipeline);
   std::printf("\n");
   PrintFields(pipeline.bytes);
   std::printf("\ncompact %s ms, attend %s us per token\n",

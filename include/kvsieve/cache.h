@@ -79,17 +79,25 @@ class AttendScratch {
   std::unique_ptr<Impl> impl_;
 };
 
+// What one store of a layer holds, over all heads: rows and bytes, nothing about tokens seen.
+struct StoreReport {
+  std::string store;  // "k=..., v=..."; "exact" for the rows kept in source precision
+  ByteReport bytes;
+};
+
 // What one layer asked for and got.
 struct LayerReport {
   int layer = 0;  // the model's number
   ByteReport bytes;
   std::vector<ByteReport> heads;  // per KV head; layer-wide memory is in `bytes` only
-  std::string requested;          // canonical evictor and store of this layer
-  std::string applied;            // the same; "none | ..." or "sliding window | ..." when nothing
-                                  // was evicted by score
-  std::string key_path;           // kernel path of K: fused, portable, reference
-  std::string value_path;
-  std::string note;  // why something did not run; empty otherwise
+  std::vector<StoreReport>
+      stores;              // after FinishPrefill: exact rows, then each tier; all of `heads`
+  std::string requested;   // canonical evictor and store of this layer
+  std::string applied;     // the same; "none | ..." or "sliding window | ..." when nothing
+                           // was evicted by score
+  std::string key_path;    // kernel path of K: fused, portable, reference; with tiers that
+  std::string value_path;  // differ "fused/portable"
+  std::string note;        // why something did not run; empty otherwise
 };
 
 class Cache {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,8 @@ struct Observation {
   std::span<const float> external_scores;
   // Tokens that came to the layer, kept or not; 0: as many as each head has rows.
   std::int64_t tokens_seen = 0;
+  // Rows at positions before this one are stored exact and go to no tier.
+  TokenPos exact_before = 0;
 
   int window_rows() const { return static_cast<int>(window_positions.size()); }
 };
@@ -101,6 +104,24 @@ struct ByteBudget {
 
   std::int64_t LimitOf(std::int64_t full_bytes) const;
   std::string ToString() const;  // "64MiB", "8x"
+};
+
+// How many of the rows that stay go to a colder tier.
+struct ColdRows {
+  std::int64_t rows = 0;
+  std::optional<Ratio> share;  // instead: of the tokens that came, rounded up
+
+  static Result<ColdRows> Parse(std::string_view text);  // "512", "35%"
+  std::int64_t RowsOf(std::int64_t tokens) const;
+  std::string ToString() const;
+};
+
+// Fixed tiers: the rows that stay, lowest first in the order of selection, fill the coldest tier,
+// then the one before it; all others are in tier 0. Protected rows are never cold, nor do rows that
+// are stored exact take a place in a tier.
+struct TierRule {
+  std::vector<ColdRows> cold;   // of tiers 1, 2, ...: from warm to coldest
+  std::int64_t exact_tail = 0;  // last rows of a head that are stored exact
 };
 
 // The rows of some layers, scored once, from which any budget can be chosen. Holds on to the
@@ -182,17 +203,23 @@ class Evictor {
   // bounds where it does. Takes 4 bytes a token.
   virtual Result<Forecast> Foresee(const ForecastCall& call) const = 0;
 
-  // Scores all rows of the layers given together, whatever the budget.
+  // Scores all rows of the layers given together, whatever the budget. Every selection from them
+  // has its rows in tiers by the rule.
   virtual Result<std::unique_ptr<const Ranking>> Rank(std::span<const Observation> layers,
-                                                      Parallel& parallel,
+                                                      const TierRule& tiers, Parallel& parallel,
                                                       ScoreScratch* scratch) const = 0;
 
   // One decision for the layers given together (scope=model ranks over all of them). A pure
   // function of its input: the same for any number of workers. Errors name layer and option; a
   // budget in bytes is one.
   virtual Result<std::vector<LayerDecision>> Decide(std::span<const Observation> layers,
-                                                    Parallel& parallel,
+                                                    const TierRule& tiers, Parallel& parallel,
                                                     ScoreScratch* scratch) const = 0;
+  // The same with all rows in tier 0.
+  Result<std::vector<LayerDecision>> Decide(std::span<const Observation> layers, Parallel& parallel,
+                                            ScoreScratch* scratch) const {
+    return Decide(layers, TierRule(), parallel, scratch);
+  }
 };
 
 // Builds an evictor from its call. Unknown names suggest the nearest one.

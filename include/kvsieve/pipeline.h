@@ -31,7 +31,7 @@ struct LayerRange {
   int first = 0;
   int last = 0;
 };
-// A store that applies to these layers, in every tier, instead of the main one.
+// A store that applies to all rows of these layers, instead of the main one and of cold ones.
 struct LayerOverride {
   std::vector<LayerRange> ranges;
   StoreSpec store;
@@ -65,8 +65,12 @@ class Pipeline {
 
   // Null for `none`.
   const Evictor* evictor() const { return evictor_.get(); }
+  // Which rows that stay go to colder stores; empty without them.
+  const TierRule& tier_rule() const { return tier_rule_; }
 
   const StoreSpec& main_store() const { return main_; }
+  // Of tiers 1, 2, ...
+  std::span<const StoreSpec> cold_stores() const { return cold_; }
   std::span<const LayerOverride> layer_overrides() const { return overrides_; }
 
   // Whether the layer ranges fit a model of `layer_count` layers: an error names a range that
@@ -77,6 +81,10 @@ class Pipeline {
   // that leaves the model applies to the layers that exist. Precondition: 0 <= tier < tiers().
   const StoreSpec& StoreFor(int layer_index, int layer_count, int tier) const;
   int tiers() const { return 1 + static_cast<int>(cold_.size()); }
+  // The tiers of one layer: 1 where a layers(...) option gives all of its rows one store.
+  int TiersOf(int layer_index, int layer_count) const {
+    return OverrideOf(layer_index, layer_count) == nullptr ? tiers() : 1;
+  }
 
   int exact_sinks() const { return exact_sinks_; }  // first rows of a head kept in source precision
   // Last rows of a head kept in source precision; rows before them that do not fill a group of the
@@ -87,11 +95,14 @@ class Pipeline {
 
  private:
   friend class PipelineBuilder;
+  const StoreSpec* OverrideOf(int layer_index, int layer_count) const;  // null: none
+
   std::string typed_;
   std::string canonical_;
   std::shared_ptr<const Evictor> evictor_;
   StoreSpec main_;
   std::vector<StoreSpec> cold_;
+  TierRule tier_rule_;
   std::vector<LayerOverride> overrides_;
   int exact_sinks_ = 0;
   int tail_ = 0;

@@ -50,6 +50,19 @@ void AddFigures(const ByteReport& report, const RowErrors& row_errors,
                  {"attend_us_per_token", Number(time.attend_us_per_token)}};
 }
 
+Json StoresJson(const LayerReport& report) {
+  Json stores = Json::array();
+  for (const StoreReport& store : report.stores) {
+    stores.push_back({{"store", store.store},
+                      {"rows_kept", store.bytes.rows_kept},
+                      {"payload_bytes", store.bytes.payload_bytes},
+                      {"scale_bytes", store.bytes.scale_bytes},
+                      {"metadata_bytes", store.bytes.metadata_bytes},
+                      {"kept_bytes", store.bytes.kept_bytes()}});
+  }
+  return stores;
+}
+
 Json LayerJson(const LayerResult& layer) {
   Json out = {{"layer", layer.report.layer},
               {"requested", layer.report.requested},
@@ -57,6 +70,7 @@ Json LayerJson(const LayerResult& layer) {
               {"path", PathName(layer.report)},
               {"note", layer.report.note}};
   AddFigures(layer.report.bytes, layer.row_errors, layer.accuracy, layer.time, out);
+  out["stores"] = StoresJson(layer.report);
   return out;
 }
 

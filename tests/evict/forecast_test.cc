@@ -114,7 +114,7 @@ TEST(Forecast, HoldsWhatARankingSelects) {
     SCOPED_TRACE(spec);
     const auto evictor = MustMake(spec);
     SerialParallel serial;
-    const auto ranking = evictor->Rank(model.observations, serial, nullptr);
+    const auto ranking = evictor->Rank(model.observations, {}, serial, nullptr);
     ASSERT_TRUE(ranking.ok());
     for (const std::int64_t total : {5, 303, 900}) {
       const auto decisions = (*ranking)->Select(total, serial);

@@ -125,6 +125,14 @@ constexpr Expected kExpected[] = {
      0.8180, 272400, 3840, kRotated},
     {"snapkv(budget=25%) | k=center+turbo3, v=turbo3 | exact_sinks=4", 0.19358, 0.296372, 0.8012,
      0.7956, 211920, 3840, kRotated},
+    {"snapkv(budget=100%) | k=center+turbo4, v=turbo4 | cold(75%)={k=center+turbo3, v=turbo2}",
+     0.05848, 0.015591, 1, 0.9154, 779280, 15360, kRotated},
+    {"output_perturbation(budget=100%,pool=none) | k=center+turbo4, v=turbo4 | "
+     "cold(75%)={k=center+turbo3, v=turbo2}",
+     0.05348, 0.014461, 1, 0.9224, 779280, 15360, kRotated},
+    {"output_perturbation(budget=60%,pool=none) | k=center+turbo4, v=turbo4 | "
+     "cold(35%)={k=center+turbo3, v=turbo2}",
+     0.09836, 0.092959, 0.9382, 0.9142, 509340, 9225, kRotated},
 };
 
 void ExpectFigures(const Expected& expected) {

@@ -52,6 +52,29 @@ class Outputs(CliTest):
         for ratio in ["keep_rate", "eviction_ratio", "storage_ratio", "total_ratio"]:
             self.assertRegex(out, rf"(?m)^ *{ratio} +{pipeline[ratio]:.4f}  \w")
 
+    def test_report_tells_how_much_each_store_holds(self):
+        spec = ("recency(budget=50%,sinks=0) | kv=int8 | cold(25%)={kv=int4(group=row)} | "
+                "cold(10%)={kv=int2(group=row)} | exact_sinks=0 | tail=12")
+        out = self.results("report", TRACE, "-p", spec)
+        report = self.json_of("report", TRACE, "-p", spec, "--json", "-")
+        self.validate(report)
+        # 15 heads, 1024 tokens, dim 64. int8 64 + 2, int4 32 + 4, int2 16 + 4; the trace is f16.
+        rows = {"exact": 12, "int8": 512 - 12 - 256 - 103, "int4": 256, "int2": 103}
+        size = {"exact": 256, "int8": 132, "int4": 72, "int2": 40}
+        for layer in report["pipelines"][0]["layers"]:
+            self.assertIn(" | cold(25%)={k=int4(group=row,asym), v=int4(group=row,asym)} | "
+                          "cold(10%)=", layer["requested"])
+            self.assertEqual(layer["requested"], layer["applied"])
+            for name, store in zip(rows, layer["stores"], strict=True):
+                self.assertIn(name, store["store"])
+                self.assertEqual(store["rows_kept"], 3 * rows[name])
+                self.assertEqual(store["payload_bytes"] + store["scale_bytes"],
+                                 3 * rows[name] * size[name])
+            self.assertEqual(sum(s["kept_bytes"] for s in layer["stores"]),
+                             layer["bytes"]["kept_bytes"])
+        self.assertRegex(out, r"(?m)^ *3840 +50\.0 .*k=int4\(group=row,asym\), v=int4")
+        self.assertNotIn("stored as", self.results("report", TRACE, "-p", "none | kv=int8"))
+
     def write_scores(self, name, tensors):
         """A safetensors file: name -> dtype, shape, bytes."""
         header, body = {}, b""

@@ -201,11 +201,22 @@ TEST(MalformedSpec, StagesRefuseTheirArguments) {
   for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
 }
 
+TEST(MalformedSpec, ColdStoresNeedRowsAStoreAndARanking) {
+  const Case cases[] = {
+      {"none | kv=int8 | cold(35%)={kv=int4}", 18, {"needs an evict stage", "budget=100%"}},
+      {"recency(budget=9) | cold={kv=int4}", 25, {"cold(35%)"}},
+      {"recency(budget=9) | cold()={kv=int4}", 26, {"option cold", "neither rows"}},
+      {"recency(budget=9) | cold(0)={kv=int4}", 26, {"0 rows is outside"}},
+      {"recency(budget=9) | cold(120%)={kv=int4}", 26, {"option cold", "120%"}},
+      {"recency(budget=9) | cold(3)=kv=int4", 29, {"'{'", "cold(...)"}},
+      {"recency(budget=9) | cold(3)={tail=4}", 30, {"takes a store"}},
+      {"recency(budget=9) | cold(3)={kv=int9}", 33, {"int9"}},
+  };
+  for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
+}
+
 TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
   const Case cases[] = {
-      {"snapkv(budget=60%) | k=int8, v=int4 | cold(35%)={kv=int4}",
-       39,
-       {"cold(...) is not available"}},
       {"none | tiers=[kv=int8; kv=int4]", 8, {"tiers=[...] is not available"}},
       {"waterfill(budget=8x)", 1, {"waterfill", "not available"}},
       {"none | positions=renumber",

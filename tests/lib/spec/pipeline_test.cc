@@ -36,6 +36,8 @@ constexpr const char* kValidSpecs[] = {
     "window_attention(budget=512,queries=max,group=sum,pool=avg:5,scope=layer) | schedule=once",
     "snapkv(budget=512,recent=budget/8,protect=[10..20,30..40],ties=high,min_tokens=100)",
     "snapkv(budget=16,over_budget=budget)",
+    "snapkv(budget=60%) | k=center+turbo4, v=turbo4 | cold(35%)={k=center+turbo3, v=turbo2}",
+    "recency(budget=8x) | kv=int8 | cold(100)={v=int4} | cold(12.5%)={kv=int2} | tail=8",
     "none | kv=int4 | layers(5..6)={k=int8} | layers(-1..-1,0..1)={v=f16} | tail=7",
 };
 
