@@ -118,7 +118,7 @@ std::vector<LayerDecision> NotReached(Candidate candidate, std::int64_t limit_by
 
 std::int64_t KeptBytes(const LayerState& layer, std::int64_t tail, std::span<const TokenPos> kept,
                        std::span<const std::uint8_t> tiers) {
-  const SegmentCuts cuts = CutSegments(kept, layer.sinks_end, tail, layer.group_rows());
+  const SegmentCuts cuts = CutSegments(kept, layer.sinks_end, tail, layer.prompt_group_rows());
   const auto sinks = static_cast<std::size_t>(cuts.sinks);
   const auto tail_begin = static_cast<std::size_t>(cuts.tail_begin);
   std::int64_t bytes = 0;

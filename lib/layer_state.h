@@ -72,12 +72,11 @@ struct LayerState : LayerProgress {
   QueryRing ring;
   std::vector<HeadStore> heads;  // afterwards
 
-  // Rows that leave the exact tail together.
-  int group_rows() const {
-    int most = 1;
-    for (const LayerStore& store : stores) most = std::max(most, store.group_rows());
-    return most;
-  }
+  // Rows that leave the exact tail together: a group of tier 0, where they go.
+  int group_rows() const { return stores.front().group_rows(); }
+  // The same when the prompt is stored. In which of several tiers a row is depends on its rank, so
+  // that groups are cut short there wherever the rows end.
+  int prompt_group_rows() const { return stores.size() == 1 ? group_rows() : 1; }
   // Of the rows that a head keeps; empty when all are in tier 0.
   std::span<const std::uint8_t> TiersOf(const KeepSet& keep, int head) const {
     return stores.size() == 1 ? std::span<const std::uint8_t>() : keep.tiers(head);

@@ -155,7 +155,7 @@ void PrefillPlan::SplitRows(const LayerState& layer, std::span<const RowIndex> r
   head.tail.clear();
   head.tiers.assign(layer.stores.size(), {});
   const SegmentCuts cuts = CutSegments(PositionsOf(head.staged, rows), layer.sinks_end,
-                                       pipeline_.tail(), layer.group_rows());
+                                       pipeline_.tail(), layer.prompt_group_rows());
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(rows.size()); ++i) {
     if (i < cuts.sinks) {
       head.sinks.push_back(rows[i]);

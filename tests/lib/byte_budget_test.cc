@@ -121,7 +121,8 @@ TEST_P(ByteBudgets, AreMetAndLessThanOneRowOfEachHeadIsLeft) {
       const Cache cache = model.Finished(spec);
       EXPECT_LE(KeptBytes(cache), budget);
       EXPECT_LT(budget - KeptBytes(cache), OneRowEach(spec, cache));
-      EXPECT_EQ(cache.ReportLayer(0).note, "");
+      // A small budget may keep fewer rows than the tail, and the note says that.
+      EXPECT_EQ(cache.ReportLayer(0).note.find("budget"), std::string::npos);
     }
   }
 }

@@ -210,6 +210,39 @@ TEST(Tiers, ByteBudgetsCountEachTier) {
   }
 }
 
+// Rows of decode are sealed in groups of the store they go to, whatever the cold store's are.
+TEST(Tiers, DecodeRowsAreSealedInGroupsOfTheirOwnStore) {
+  const Prompt prompt = MakePrompt(Layer(), 300, 12);
+  for (const char* stores : {"kv=int8 | cold(50%)={kv=channel}", "kv=channel | cold(50%)={kv=int8}",
+                             "kv=channel | cold(50%)={kv=channel(bits=3,group=64)}"}) {
+    SCOPED_TRACE(stores);
+    TestAllocator allocator;
+    CacheOptions options;
+    options.allocator = &allocator;
+    Cache cache =
+        MustCreate(StrCat("key_norm(budget=100%) | ", stores, " | tail=64"), {Layer()}, options);
+    ASSERT_TRUE(AppendRows(cache, 0, Phase::kPrefill, prompt, 0, 200).ok());
+    ASSERT_TRUE(cache.FinishPrefill().ok());
+    const oracle::HeadRows before = GatherHead(cache, 0, 1);
+    EXPECT_EQ(cache.ReportLayer(0).stores.back().bytes.rows_kept, 2 * 100);  // all of the 50 %
+    for (std::int64_t row = 200; row < 300; ++row) {
+      ASSERT_TRUE(AppendRows(cache, 0, Phase::kDecode, prompt, row, 1).ok());
+    }
+    const oracle::HeadRows after = GatherHead(cache, 0, 1);
+    ASSERT_EQ(std::ssize(after.positions), 300);
+    for (std::int64_t row = 0; row < 136; ++row) {  // rows that were sealed when the prompt ended
+      EXPECT_TRUE(SameRow(after.keys, row, before.keys, row)) << row;
+    }
+    EXPECT_EQ(cache.Report().resident_bytes(), allocator.live_bytes);
+    const std::vector<oracle::HeadRows> heads = GatherLayer(cache, 0);
+    const std::vector<float> queries = UniformRows(4 * kDim, 3);
+    const std::vector<TokenPos> positions = {300};
+    ExpectWithinKernelBound(Layer(), heads, queries, MustAttend(cache, 0, queries, positions),
+                            oracle::Attend(Layer(), heads, queries, positions),
+                            QueryRounding::kByte);
+  }
+}
+
 // A codec that seals groups leaves a short one in every tier.
 TEST(Tiers, GroupsOfRowsMayBeShort) {
   const Prompt prompt = MakePrompt(Layer(), kRows, 10);
