@@ -18,7 +18,7 @@
 #include "kvsieve/float16.h"
 #include "kvsieve/str_cat.h"
 #include "quant/code_rows.h"
-#include "quant/portable.h"
+#include "quant/kernels.h"
 #include "quant/registry.h"
 #include "quant/row_math.h"
 
@@ -26,6 +26,9 @@ namespace kvsieve::quant {
 namespace {
 
 constexpr std::string_view kGroups[] = {"16", "32", "64"};  // divide a block
+
+// A code stands for itself.
+constexpr Codebook kCodes = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 1.0F};
 
 struct ChannelOptions {
   int bits = 2;
@@ -79,7 +82,7 @@ class ChannelCodec final : public Codec {
   std::string Canonical() const override { return options_.Canonical(); }
   int dim() const override { return codes_.dim; }
   Side side() const override { return codes_.side; }
-  KernelPath path() const override { return KernelPath::kPortable; }
+  KernelPath path() const override { return KernelPath::kFused; }
   int group_rows() const override { return options_.group_rows; }
 
   RowBytes row_bytes() const override {
@@ -136,17 +139,17 @@ class ChannelCodec final : public Codec {
     std::memcpy(Zeros(to, target), Zeros(from, source), bytes);
   }
 
-  std::size_t QueryBytes() const override { return PortableQueryBytes(dim()); }
+  std::size_t QueryBytes() const override { return ChannelQueryBytes(dim()); }
   void PrepareQueries(const float* q, int heads, void* prepared) const override {
-    PreparePortableQueries(q, heads, dim(), prepared);
+    PrepareChannelQueries(q, heads, dim(), prepared);
   }
-  void Score(const float* stats, const void* prepared, int heads, ConstBlockRef block, int rows,
-             float* logits, Prefetch) const override {
-    ScoreDecoded(*this, stats, prepared, heads, block, rows, logits);
+  void Score(const float*, const void* prepared, int heads, ConstBlockRef block, int rows,
+             float* logits, Prefetch ahead) const override {
+    ScoreChannel(View(block, rows, ahead), prepared, heads, logits);
   }
-  void Accumulate(const float* stats, const float* weights, int heads, ConstBlockRef block,
-                  int rows, float* acc, Prefetch) const override {
-    AccumulateDecoded(*this, stats, weights, heads, block, rows, acc);
+  void Accumulate(const float*, const float* weights, int heads, ConstBlockRef block, int rows,
+                  float* acc, Prefetch ahead) const override {
+    AccumulateChannel(View(block, rows, ahead), weights, heads, acc);
   }
 
  private:
@@ -155,6 +158,23 @@ class ChannelCodec final : public Codec {
     float scales[kMaxDim];
     float zeros[kMaxDim];
   };
+
+  KernelBlock View(ConstBlockRef block, int rows, Prefetch ahead) const {
+    KernelBlock view;
+    view.codes = block.data;
+    view.scales = Scales(block, 0);
+    view.zeros = Zeros(block, 0);
+    view.half_type = HalfType::kBF16;
+    view.capacity_rows = block.capacity_rows;
+    view.rows = rows;
+    view.dim = view.group = dim();
+    view.bits = options_.bits;
+    view.group_rows = group_rows();
+    view.codebook = &kCodes;
+    view.ahead = ahead.data;
+    view.ahead_bytes = BlockBytes(block.capacity_rows);
+    return view;
+  }
 
   float limit() const { return static_cast<float>((1 << options_.bits) - 1); }
 

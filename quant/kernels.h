@@ -45,6 +45,7 @@ struct KernelBlock {
   int bits = 0;  // of a code
   int group =
       0;  // dims that share a scale: dim, or a multiple of 8 (planes: of UnitCodes(bits) for keys)
+  int group_rows = 0;  // channel: rows that share a channel's scale; planes are [group][dim] then
   const Codebook* codebook = nullptr;  // null: a code is its own number (nibble: 0..15)
   // Prefetched while working, `ahead_bytes` of it: best the next block of the same side. Null:
   // nothing.
@@ -55,7 +56,9 @@ struct KernelBlock {
 // 1..kHeadTile queries. Bytes are a multiple of 64.
 std::size_t HalfQueryBytes(int dim);
 std::size_t IntQueryBytes(int dim, int group);
+std::size_t ChannelQueryBytes(int dim);
 void PrepareHalfQueries(const float* q, int heads, int dim, void* prepared);
+void PrepareChannelQueries(const float* q, int heads, int dim, void* prepared);
 void PrepareIntQueries(const float* q, int heads, int dim, int group, void* prepared);
 // For ScoreNibble and ScorePlanes: where levels lie within 15 of each other or codes are numbers,
 // for any codebook of up to 16 levels, and for 32.
@@ -64,7 +67,7 @@ void PrepareCodebookQueries(const float* q, int heads, int dim, int group, void*
 void PrepareFineCodebookQueries(const float* q, int heads, int dim, int group, void* prepared);
 
 // Fp8: e4m3, queries as for half. Planes: bit planes of 1, 2, 3 or 5 bits, with a
-// codebook.
+// codebook. Channel: bit planes of 2, 3 or 4 bits, scales and zero points per channel.
 //
 // logits [heads, kBlockRows], as Codec::Score.
 void ScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits);
@@ -72,6 +75,7 @@ void ScoreFp8(const KernelBlock& block, const void* prepared, int heads, float* 
 void ScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void ScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void ScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void ScoreChannel(const KernelBlock& block, const void* prepared, int heads, float* logits);
 
 // weights [heads, kBlockRows], acc [heads, AccumulatorStride(dim)], as Codec::Accumulate.
 void AccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc);
@@ -79,6 +83,7 @@ void AccumulateFp8(const KernelBlock& block, const float* weights, int heads, fl
 void AccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void AccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc);
 void AccumulatePlanes(const KernelBlock& block, const float* weights, int heads, float* acc);
+void AccumulateChannel(const KernelBlock& block, const float* weights, int heads, float* acc);
 
 }  // namespace kvsieve::quant
 

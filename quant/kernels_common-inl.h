@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "quant/kernels.h"
 
@@ -66,6 +67,19 @@ HWY_INLINE VF LoadScales(HalfType type, const std::uint16_t* from) {
   const hn::Rebind<std::uint16_t, DF> dh;
   return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(dh, from))));
 }
+
+// As LoadScales, the first `count` only; the others are 0.
+HWY_INLINE VF LoadSomeScales(HalfType type, const std::uint16_t* from, int count) {
+  if (count >= kLanes) return LoadScales(type, from);
+  alignas(32) std::uint16_t padded[kLanes] = {};
+  std::memcpy(padded, from, static_cast<std::size_t>(count) * 2);
+  return LoadScales(type, padded);
+}
+
+// One vector of each head.
+struct HeadVectors {
+  VF a, b, c, d;
+};
 
 // Lane i % 4 of the result is the reduction, by Op, of all lanes of the i-th argument.
 template <class Op>

@@ -32,11 +32,6 @@ struct GroupWeights {
   alignas(64) float zero_sum[kLanes];  // of head h: sum of weight * zero point
 };
 
-// One vector of each head.
-struct HeadVectors {
-  VF a, b, c, d;
-};
-
 template <int kHeads>
 HWY_INLINE HeadVectors LoadWeights(const float* weights) {
   const DF df;
@@ -142,6 +137,25 @@ struct ValueBlock {
   const GroupWeights& weights;  // of the group at hand
 };
 
+// Sums of kVectors vectors of dims over the units of one group: a unit's lines are line_bytes
+// apart. count < kLanes: one vector, of which only `count` dims exist.
+template <class Dot, class Format, int kHeads, int kVectors>
+HWY_INLINE void SumUnits(Sums<Dot>& s, const std::uint8_t* codes, std::size_t line_bytes, int units,
+                         int count, const typename Format::template Reader<Side::kValue>& reader,
+                         const GroupWeights& w, Ahead<CacheLevel::kL1>& ahead) {
+  static constexpr std::int32_t kNone[kHeadTile] = {};
+  StartSums<Dot, kHeads>(s, kNone);
+  const std::int32_t* words = w.words[0];
+  for (int u = 0; u < units; ++u) {
+    const Lines<kVectors == 1> lines0{codes, line_bytes, count};
+    const Lines<kVectors == 1> lines1{codes + (kVectors - 1) * kVectorBytes, line_bytes, count};
+    AddUnit<Dot, Format, Side::kValue, kHeads, kVectors>(s, lines0, lines1, reader, words);
+    words += 4 * Format::kQuads;
+    codes += Format::kLines * line_bytes;
+    for (int l = 0; l < Format::kLines; ++l) ahead.template Step<kPairLines * kVectors / 2>();
+  }
+}
+
 // kVectors vectors of dims from `first_dim` on; one vector may be partial: `count` dims. Not
 // inlined: what the compiler would hoist out of the caller's loop costs this one its registers.
 template <class Dot, class Format, int kHeads, int kVectors>
@@ -151,18 +165,8 @@ HWY_NOINLINE void ValueTile(const ValueBlock& v, int first_dim, int count,
   const GroupWeights& w = v.weights;
   const std::uint8_t* codes = v.block.codes + static_cast<std::size_t>(first_dim) * 4;
   Ahead<CacheLevel::kL1> ahead = ahead_of_block;
-  static constexpr std::int32_t kNone[kHeadTile] = {};
   Sums<Dot> s;
-  StartSums<Dot, kHeads>(s, kNone);
-  const std::int32_t* words = w.words[0];
-  for (int u = 0; u < v.units; ++u) {
-    const Lines<kVectors == 1> lines0{codes, v.line_bytes, count};
-    const Lines<kVectors == 1> lines1{codes + (kVectors - 1) * kVectorBytes, v.line_bytes, count};
-    AddUnit<Dot, Format, Side::kValue, kHeads, kVectors>(s, lines0, lines1, reader, words);
-    words += 4 * Format::kQuads;
-    codes += Format::kLines * v.line_bytes;
-    for (int l = 0; l < Format::kLines; ++l) ahead.Step<kPairLines * kVectors / 2>();
-  }
+  SumUnits<Dot, Format, kHeads, kVectors>(s, codes, v.line_bytes, v.units, count, reader, w, ahead);
   ahead_of_block = ahead;
   float* acc = v.acc + first_dim;
   AddTile<Dot, kVectors>(s.a0, s.a1, w, 0, count, acc);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kvsieve/float16.h"
+#include "quant/code_rows.h"
 #include "quant/kernels_query.h"
 #include "quant/layout.h"
 
@@ -40,34 +41,40 @@ struct Fp8Codes {
            256.0F;
   }
 };
-struct Int8Codes {
-  static std::int32_t At(const KernelBlock& b, Side side, int row, int d) {
-    return static_cast<std::int8_t>(b.codes[Int8At(side, b.dim, row, d).byte]);
+// True codes of one row, [dim].
+void LoadRow(CodeLayout codes, Side side, const KernelBlock& b, int row, std::int32_t* out) {
+  CodeRow stored;
+  const BlockLayout layout{codes, side, b.dim, b.bits, 1, false};
+  LoadCodes(layout, {b.codes, b.capacity_rows}, row, stored);
+  for (int d = 0; d < b.dim; ++d) {
+    const std::uint8_t code = stored.codes[d];
+    out[d] = codes == CodeLayout::kInt8 ? static_cast<std::int8_t>(code)
+             : b.codebook == nullptr    ? code
+                                        : b.codebook->level[code];
   }
-};
-struct NibbleCodes {
-  static std::int32_t At(const KernelBlock& b, Side side, int row, int d) {
-    const CodeAt at = NibbleAt(side, b.dim, row, d);
-    const int code = b.codes[at.byte] >> at.shift & 15;
-    return b.codebook == nullptr ? code : b.codebook->level[code];
-  }
-};
+}
 
-struct PlaneCodes {
-  static std::int32_t At(const KernelBlock& b, Side side, int row, int d) {
-    const BlockLayout layout{CodeLayout::kBitPlanes, side, b.dim, b.bits, 1, false};
-    int code = 0;
-    for (const int width : {4, 2, 1}) {
-      if ((b.bits & width) == 0) continue;
-      const CodeAt at = PlaneAt(layout, width, row, d);
-      code |= (b.codes[at.byte] >> at.shift & ((1 << width) - 1)) << PartShift(b.bits, width);
-    }
-    return b.codebook->level[code];
+// `channel`: one row, decoded.
+void LoadChannelRow(Side side, const KernelBlock& b, int row, float* out) {
+  std::int32_t codes[kMaxDim];
+  LoadRow(CodeLayout::kBitPlanes, side, b, row, codes);
+  const int plane = row / b.group_rows * b.dim;
+  for (int d = 0; d < b.dim; ++d) {
+    const float scale = HalfToFloat(b.half_type, b.scales[plane + d]);
+    out[d] = ToFloat(F16{b.zeros[plane + d]}) + scale * static_cast<float>(codes[d]);
   }
-};
+}
+
+void AddRow(const float* row, int dim, const float* weights, int heads, float* acc) {
+  const int stride = AccumulatorStride(dim);
+  for (int h = 0; h < heads; ++h) {
+    const float weight = weights[h * kBlockRows];
+    for (int d = 0; d < dim; ++d) acc[h * stride + d] += weight * row[d];
+  }
+}
 
 // The rounded query of head h, dim d (kPairs or kByte).
-std::int32_t RoundedQuery(const IntQuery& query, int h, int d) {
+std::int16_t RoundedQuery(const IntQuery& query, int h, int d) {
   if (query.head->form == QueryForm::kByte) {
     return reinterpret_cast<const std::int8_t*>(query.quads)[(d / 4 * kHeadTile + h) * 4 + d % 4];
   }
@@ -76,26 +83,45 @@ std::int32_t RoundedQuery(const IntQuery& query, int h, int d) {
   return pairs[(d / 4 * kHeadTile + h) * 4 + kSlot[d % 4]];
 }
 
-template <class Codes>
-void Score(const KernelBlock& b, const void* prepared, int heads, float* logits) {
+void Score(CodeLayout layout, const KernelBlock& b, const void* prepared, int heads,
+           float* logits) {
   const IntQuery query(prepared);
+  std::int16_t q[kHeadTile][kMaxDim];
+  for (int h = 0; h < heads; ++h) {
+    for (int d = 0; d < b.dim; ++d) q[h][d] = RoundedQuery(query, h, d);
+  }
+  std::int32_t codes[kMaxDim];
   for (int row = 0; row < b.rows; ++row) {
-    float total[kHeadTile] = {};
-    for (int g = 0; g < b.dim / b.group; ++g) {
-      std::int32_t sum[kHeadTile] = {};
-      for (int d = g * b.group; d < (g + 1) * b.group; ++d) {
-        const std::int32_t code = Codes::At(b, Side::kKey, row, d);
-        for (int h = 0; h < heads; ++h) sum[h] += code * RoundedQuery(query, h, d);
+    LoadRow(layout, Side::kKey, b, row, codes);
+    for (int h = 0; h < heads; ++h) {
+      float total = 0.0F;
+      for (int g = 0; g < b.dim / b.group; ++g) {
+        std::int32_t sum = 0;
+        for (int d = g * b.group; d < (g + 1) * b.group; ++d) sum += codes[d] * q[h][d];
+        const auto query_sum = static_cast<float>(query.group_sums[g * kHeadTile + h]);
+        const float part =
+            ScaleOf(b, g, row) * static_cast<float>(sum) + ZeroOf(b, g, row) * query_sum;
+        total += part * query.scales[g * kHeadTile + h];
       }
+      logits[h * kBlockRows + row] = total;
+    }
+  }
+}
+
+void Accumulate(CodeLayout layout, const KernelBlock& b, const float* weights, int heads,
+                float* acc) {
+  std::int32_t codes[kMaxDim];
+  float values[kMaxDim];
+  for (int row = 0; row < b.rows; ++row) {
+    LoadRow(layout, Side::kValue, b, row, codes);
+    for (int g = 0; g < b.dim / b.group; ++g) {
       const float scale = ScaleOf(b, g, row);
       const float zero = ZeroOf(b, g, row);
-      for (int h = 0; h < heads; ++h) {
-        const auto query_sum = static_cast<float>(query.group_sums[g * kHeadTile + h]);
-        const float part = scale * static_cast<float>(sum[h]) + zero * query_sum;
-        total[h] += part * query.scales[g * kHeadTile + h];
+      for (int d = g * b.group; d < (g + 1) * b.group; ++d) {
+        values[d] = scale * static_cast<float>(codes[d]) + zero;
       }
     }
-    for (int h = 0; h < heads; ++h) logits[h * kBlockRows + row] = total[h];
+    AddRow(values, b.dim, weights + row, heads, acc);
   }
 }
 
@@ -122,19 +148,6 @@ void AccumulateFloats(const KernelBlock& b, const float* weights, int heads, flo
   }
 }
 
-template <class Codes>
-void Accumulate(const KernelBlock& b, const float* weights, int heads, float* acc) {
-  const int stride = AccumulatorStride(b.dim);
-  for (int row = 0; row < b.rows; ++row) {
-    for (int d = 0; d < b.dim; ++d) {
-      const float value =
-          ScaleOf(b, d / b.group, row) * static_cast<float>(Codes::At(b, Side::kValue, row, d)) +
-          ZeroOf(b, d / b.group, row);
-      for (int h = 0; h < heads; ++h) acc[h * stride + d] += weights[h * kBlockRows + row] * value;
-    }
-  }
-}
-
 }  // namespace
 
 void PlainScoreHalf(const KernelBlock& block, const void* prepared, int heads, float* logits) {
@@ -146,15 +159,29 @@ void PlainScoreFp8(const KernelBlock& block, const void* prepared, int heads, fl
 }
 
 void PlainScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits) {
-  Score<Int8Codes>(block, prepared, heads, logits);
+  Score(CodeLayout::kInt8, block, prepared, heads, logits);
 }
 
 void PlainScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits) {
-  Score<NibbleCodes>(block, prepared, heads, logits);
+  Score(CodeLayout::kNibble, block, prepared, heads, logits);
 }
 
 void PlainScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits) {
-  Score<PlaneCodes>(block, prepared, heads, logits);
+  Score(CodeLayout::kBitPlanes, block, prepared, heads, logits);
+}
+
+void PlainScoreChannel(const KernelBlock& b, const void* prepared, int heads, float* logits) {
+  const auto* q = static_cast<const float*>(prepared);
+  float key[kMaxDim];
+  for (int row = 0; row < b.rows; ++row) {
+    LoadChannelRow(Side::kKey, b, row, key);
+    for (int h = 0; h < heads; ++h) {
+      const float* query = q + h * ChannelQueryStride(b.dim);
+      float sum = 0.0F;
+      for (int d = 0; d < b.dim; ++d) sum += key[d] * query[d];
+      logits[h * kBlockRows + row] = sum;
+    }
+  }
 }
 
 void PlainAccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc) {
@@ -166,15 +193,23 @@ void PlainAccumulateFp8(const KernelBlock& block, const float* weights, int head
 }
 
 void PlainAccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc) {
-  Accumulate<Int8Codes>(block, weights, heads, acc);
+  Accumulate(CodeLayout::kInt8, block, weights, heads, acc);
 }
 
 void PlainAccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc) {
-  Accumulate<NibbleCodes>(block, weights, heads, acc);
+  Accumulate(CodeLayout::kNibble, block, weights, heads, acc);
 }
 
 void PlainAccumulatePlanes(const KernelBlock& block, const float* weights, int heads, float* acc) {
-  Accumulate<PlaneCodes>(block, weights, heads, acc);
+  Accumulate(CodeLayout::kBitPlanes, block, weights, heads, acc);
+}
+
+void PlainAccumulateChannel(const KernelBlock& b, const float* weights, int heads, float* acc) {
+  float value[kMaxDim];
+  for (int row = 0; row < b.rows; ++row) {
+    LoadChannelRow(Side::kValue, b, row, value);
+    AddRow(value, b.dim, weights + row, heads, acc);
+  }
 }
 
 }  // namespace kvsieve::quant

@@ -12,12 +12,14 @@ void PlainScoreFp8(const KernelBlock& block, const void* prepared, int heads, fl
 void PlainScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void PlainScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void PlainScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void PlainScoreChannel(const KernelBlock& block, const void* prepared, int heads, float* logits);
 
 void PlainAccumulateHalf(const KernelBlock& block, const float* weights, int heads, float* acc);
 void PlainAccumulateFp8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void PlainAccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void PlainAccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc);
 void PlainAccumulatePlanes(const KernelBlock& block, const float* weights, int heads, float* acc);
+void PlainAccumulateChannel(const KernelBlock& block, const float* weights, int heads, float* acc);
 
 }  // namespace kvsieve::quant
 

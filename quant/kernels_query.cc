@@ -120,6 +120,19 @@ std::size_t IntQueryBytes(int dim, int group) {
   return RoundUp(sizeof(IntQueryHead) + 2 * GroupBytes(dim, group) + QuadBytes(dim), 64);
 }
 
+std::size_t ChannelQueryBytes(int dim) {
+  return static_cast<std::size_t>(kHeadTile * ChannelQueryStride(dim)) * sizeof(float);
+}
+
+void PrepareChannelQueries(const float* q, int heads, int dim, void* prepared) {
+  std::memset(prepared, 0, ChannelQueryBytes(dim));
+  auto* out = static_cast<float*>(prepared);
+  for (int h = 0; h < heads; ++h) {
+    std::copy_n(q + std::ptrdiff_t{h} * dim, dim,
+                out + std::ptrdiff_t{h} * ChannelQueryStride(dim));
+  }
+}
+
 void PrepareHalfQueries(const float* q, int heads, int dim, void* prepared) {
   auto* out = static_cast<float*>(prepared);
   for (int d = 0; d < dim; ++d) {

@@ -1,6 +1,7 @@
 // Prepared queries, shared by the kernels: what PrepareHalfQueries and PrepareIntQueries write.
 //
 //   half     [dim, padded to even][4 heads]          f32
+//   channel  [4 heads][dim, padded to kChannelSpan]  f32: rounded once per group of rows
 //   integer  IntQueryHead | [groups][4 heads] i32    sums of the rounded query
 //            | [groups][4 heads] f32                 query ~ scale * rounded
 //            | [quads of dims][4 heads][1 or 2] i32  the rounded query
@@ -40,6 +41,12 @@ constexpr std::int32_t IntQueryLimit(int group) {
 // 16 they do anyway, with codes up to 255 they have this limit.
 constexpr std::int32_t kByteLimit = 127;
 constexpr std::int32_t kByteLimitOfPairs = 64;
+
+// Channel: dims whose products with the scales share a step when they are rounded.
+constexpr int kChannelSpan = 32;
+constexpr int ChannelQueryStride(int dim) {
+  return static_cast<int>(RoundUp(static_cast<std::size_t>(dim), kChannelSpan));
+}
 
 constexpr std::size_t GroupBytes(int dim, int group) {
   return RoundUp(static_cast<std::size_t>(dim / group) * kHeadTile * sizeof(std::int32_t), 64);

@@ -10,10 +10,12 @@ namespace kvsieve::quant {
 void VnniScoreInt8(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void VnniScoreNibble(const KernelBlock& block, const void* prepared, int heads, float* logits);
 void VnniScorePlanes(const KernelBlock& block, const void* prepared, int heads, float* logits);
+void VnniScoreChannel(const KernelBlock& block, const void* prepared, int heads, float* logits);
 
 void VnniAccumulateInt8(const KernelBlock& block, const float* weights, int heads, float* acc);
 void VnniAccumulateNibble(const KernelBlock& block, const float* weights, int heads, float* acc);
 void VnniAccumulatePlanes(const KernelBlock& block, const float* weights, int heads, float* acc);
+void VnniAccumulateChannel(const KernelBlock& block, const float* weights, int heads, float* acc);
 
 }  // namespace kvsieve::quant
 

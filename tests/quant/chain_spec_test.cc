@@ -123,12 +123,12 @@ TEST(ChainSpec, RegistriesDescribeEveryStage) {
 }
 
 TEST(ChainSpec, EveryCodecSaysWhichKernelsServeIt) {
-  for (const auto text :
-       {"f16", "bf16", "fp8", "int8", "int4", "int4(sym)", "turbo(bits=1)", "turbo(bits=2)",
-        "turbo(bits=3)", "turbo(bits=4)", "turbo(bits=5)", "q8_0", "q4_0", "int3", "int2(sym)"}) {
+  for (const auto text : {"f16", "bf16", "fp8", "int8", "int4", "int4(sym)", "turbo(bits=1)",
+                          "turbo(bits=2)", "turbo(bits=3)", "turbo(bits=4)", "turbo(bits=5)",
+                          "q8_0", "q4_0", "int3", "int2(sym)", "channel"}) {
     EXPECT_EQ(MakeChainOrDie(text, 64, Side::kKey)->codec().path(), KernelPath::kFused);
   }
-  for (const auto text : {"int3(group=16)", "channel"}) {
+  for (const auto text : {"int3(group=16)", "int2(group=8)"}) {
     EXPECT_EQ(MakeChainOrDie(text, 64, Side::kKey)->codec().path(), KernelPath::kPortable);
   }
   EXPECT_EQ(MakeChainOrDie("q4_0", 64, Side::kValue)->codec().path(), KernelPath::kFused);

@@ -2,182 +2,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <cstdio>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "block_fixture.h"
+#include "kernel_checks.h"
 #include "kvsieve/targets.h"
-#include "quant/kernels.h"
 
 namespace kvsieve::quant {
 namespace {
 
-// Half a unit of 16-bit rounding, with 2 % for the f32 product that is rounded.
-constexpr double kHalfUnit = 0.51;
-// Limits of rounded queries: 16 bits for int8 and, without VNNI, for 5 bits; else one byte
-// (kernels_query.h).
-constexpr double kQueryLimit = 32639.0;
-constexpr double kByteLimit = 127.0;
-constexpr double kByteLimitOfPairs = 64.0;
-// The smaller of the targets' limits for weights.
-constexpr double kWeightLimit = 32767.0;
-constexpr double kFloatUnit = 0x1p-24;
-
 constexpr int kPlaneBits[] = {1, 2, 3, 5, 5};
-
-bool FineCodes(const Shape& s) { return s.format == Format::kPlanes && s.bits == 5; }
-
-// Queries in 16 bits, with one scale for the whole row.
-bool WideQueries(const Shape& s) {
-  return s.format == Format::kInt8 || (FineCodes(s) && !VnniActive());
-}
-
-double QueryLimit(const Shape& s) {
-  if (WideQueries(s)) return std::min(kQueryLimit, 0x1p31 / (128.0 * s.group) - 1.0);
-  return s.format == Format::kNibble || VnniActive() ? kByteLimit : kByteLimitOfPairs;
-}
-
-std::vector<float> RandomFloats(std::size_t count, float low, float high, std::mt19937& random) {
-  std::uniform_real_distribution<float> uniform(low, high);
-  std::vector<float> values(count);
-  for (float& v : values) v = uniform(random);
-  return values;
-}
-
-bool IsFloat(Format format) { return format == Format::kHalf || format == Format::kFp8; }
-
-void Score(const TestBlock& block, const float* q, int heads, float* logits) {
-  const Shape& s = block.shape();
-  if (IsFloat(s.format)) {
-    const GuardedMemory prepared(HalfQueryBytes(s.dim));
-    // What was there before must not matter.
-    std::memset(prepared.as<>(), 0xFF, HalfQueryBytes(s.dim));
-    PrepareHalfQueries(q, heads, s.dim, prepared.as<>());
-    const auto score = s.format == Format::kHalf ? ScoreHalf : ScoreFp8;
-    return score(block.kernel(), prepared.as<>(), heads, logits);
-  }
-  const GuardedMemory prepared(IntQueryBytes(s.dim, s.group));
-  const auto prepare = s.format == Format::kInt8     ? PrepareIntQueries
-                       : s.format == Format::kNibble ? PrepareNibbleQueries
-                       : FineCodes(s)                ? PrepareFineCodebookQueries
-                                                     : PrepareCodebookQueries;
-  prepare(q, heads, s.dim, s.group, prepared.as<>());
-  if (s.format == Format::kInt8) return ScoreInt8(block.kernel(), prepared.as<>(), heads, logits);
-  if (s.format == Format::kPlanes) {
-    return ScorePlanes(block.kernel(), prepared.as<>(), heads, logits);
-  }
-  ScoreNibble(block.kernel(), prepared.as<>(), heads, logits);
-}
-
-void Accumulate(const TestBlock& block, const float* weights, int heads, float* acc) {
-  const Format format = block.shape().format;
-  if (format == Format::kHalf) return AccumulateHalf(block.kernel(), weights, heads, acc);
-  if (format == Format::kFp8) return AccumulateFp8(block.kernel(), weights, heads, acc);
-  if (format == Format::kInt8) return AccumulateInt8(block.kernel(), weights, heads, acc);
-  if (format == Format::kPlanes) return AccumulatePlanes(block.kernel(), weights, heads, acc);
-  AccumulateNibble(block.kernel(), weights, heads, acc);
-}
-
-// What a logit may differ by. q is off by half a unit of its largest element (of the row, or with
-// one byte of the group), which multiplies the value; beside that each group adds two rounded
-// products to an f32 sum. half and fp8: one f32 sum of dim products.
-double ScoreBound(const TestBlock& block, const float* q, int row) {
-  const Shape& s = block.shape();
-  const bool grouped = !IsFloat(s.format) && !WideQueries(s);
-  const int span = grouped ? s.group : s.dim;
-  double products = 0.0, rounding = 0.0;
-  for (int first = 0; first < s.dim; first += span) {
-    double largest = 0.0, values = 0.0;
-    for (int d = first; d < first + span; ++d) {
-      largest = std::max(largest, std::fabs(static_cast<double>(q[d])));
-      products += std::fabs(q[d]) * (std::fabs(block.Scale(row, d) * block.Code(row, d)) +
-                                     std::fabs(block.Zero(row, d)));
-      values += std::fabs(block.Value(row, d));
-    }
-    rounding += kHalfUnit * largest / QueryLimit(s) * values;
-  }
-  if (IsFloat(s.format)) return (s.dim + 1) * kFloatUnit * products + 1e-37;
-  return rounding + (s.dim / s.group + 6) * kFloatUnit * (products + rounding) + 1e-30;
-}
-
-void ExpectScoresMatch(const TestBlock& block, const std::vector<float>& q, int heads) {
-  const Shape& s = block.shape();
-  const GuardedMemory memory(sizeof(float) * kBlockRows * static_cast<std::size_t>(heads));
-  float* logits = memory.as<float>();
-  Score(block, q.data(), heads, logits);
-  for (int h = 0; h < heads; ++h) {
-    const float* row_q = q.data() + static_cast<std::ptrdiff_t>(h) * s.dim;
-    for (int r = 0; r < s.rows; ++r) {
-      double exact = 0.0;
-      for (int d = 0; d < s.dim; ++d) exact += row_q[d] * block.Value(r, d);
-      ASSERT_NEAR(logits[h * kBlockRows + r], exact, ScoreBound(block, row_q, r))
-          << s.Describe() << " head " << h << " of " << heads << " row " << r;
-    }
-  }
-}
-
-// Largest weight * scale of one group: what weights are rounded against.
-double LargestScaled(const TestBlock& block, const float* weights, int d) {
-  double largest = 0.0;
-  for (int r = 0; r < block.shape().rows; ++r) {
-    largest = std::max(largest, weights[r] * block.Scale(r, d));
-  }
-  return largest;
-}
-
-void ExpectSumsMatch(const TestBlock& block, const std::vector<float>& weights, int heads) {
-  const Shape& s = block.shape();
-  const int stride = AccumulatorStride(s.dim);
-  const auto floats = static_cast<std::size_t>(heads * stride);
-  const GuardedMemory memory(sizeof(float) * floats);
-  float* acc = memory.as<float>();
-  for (std::size_t i = 0; i < floats; ++i) acc[i] = 0.25F * static_cast<float>(i % 7);
-  Accumulate(block, weights.data(), heads, acc);
-  for (int h = 0; h < heads; ++h) {
-    const float* w = weights.data() + h * kBlockRows;
-    for (int d = 0; d < s.dim; ++d) {
-      const double before = 0.25 * ((h * stride + d) % 7);
-      double exact = before, products = before, codes = 0.0;
-      for (int r = 0; r < s.rows; ++r) {
-        exact += w[r] * block.Value(r, d);
-        products +=
-            w[r] * (std::fabs(block.Scale(r, d) * block.Code(r, d)) + std::fabs(block.Zero(r, d)));
-        codes += std::fabs(block.Code(r, d));
-      }
-      // weight * scale is off by half a unit of the group's largest, which multiplies the code.
-      const double rounding =
-          IsFloat(s.format) ? 0.0 : kHalfUnit * LargestScaled(block, w, d) / kWeightLimit * codes;
-      const double bound = rounding + (s.rows + 6) * kFloatUnit * (products + rounding) + 1e-26;
-      ASSERT_NEAR(acc[h * stride + d], exact, bound)
-          << s.Describe() << " head " << h << " of " << heads << " dim " << d;
-    }
-  }
-}
-
-std::vector<float> RandomWeights(int heads, int rows, std::mt19937& random) {
-  std::vector<float> weights(static_cast<std::size_t>(heads * kBlockRows), 0.0F);
-  std::uniform_real_distribution<float> exponent(-12.0F, 0.0F);
-  for (int h = 0; h < heads; ++h) {
-    for (int r = 0; r < rows; ++r) {
-      weights[static_cast<std::size_t>(h * kBlockRows + r)] = std::exp(exponent(random));
-    }
-  }
-  return weights;
-}
-
-void ExpectBlockMatches(const Shape& shape, int heads, std::mt19937& random) {
-  const TestBlock block(shape, random);
-  if (shape.side == Side::kKey) {
-    const auto floats = static_cast<std::size_t>(heads * shape.dim);
-    ExpectScoresMatch(block, RandomFloats(floats, -3.0F, 3.0F, random), heads);
-  } else {
-    ExpectSumsMatch(block, RandomWeights(heads, shape.rows, random), heads);
-  }
-}
 
 class AttendKernels : public testing::TestWithParam<std::string> {
  protected:
@@ -245,8 +83,37 @@ TEST_P(AttendKernels, PlanesMatchDoubleSums) {
   ForGrid(Format::kPlanes, {0, 0, 32, 96}, random_);
 }
 
-constexpr Format kFormats[] = {Format::kHalf,   Format::kFp8,      Format::kInt8,
-                               Format::kNibble, Format::kCodebook, Format::kPlanes};
+// Every dim and row count that channel takes, for each of its groups.
+TEST_P(AttendKernels, ChannelMatchesDoubleSums) {
+  int turn = 0;
+  for (const int dim : {8, 16, 24, 40, 64, 72, 80, 96, 128, 192, 256, 576}) {
+    for (const int rows : kRows) {
+      for (const int group_rows : {16, 32, 64}) {
+        Shape shape;
+        shape.format = Format::kChannel;
+        shape.dim = shape.group = dim;
+        shape.rows = rows;
+        shape.group_rows = group_rows;
+        shape.bits = 2 + turn % 3;
+        shape.zeros = true;
+        const int least = (rows + group_rows - 1) / group_rows * group_rows;
+        shape.capacity_rows = turn % 2 == 0 ? least : kBlockRows;
+        for (const Side side : {Side::kKey, Side::kValue}) {
+          shape.side = side;
+          ExpectBlockMatches(shape, 1 + turn % kHeadTile, random_);
+          if (HasFatalFailure()) return;
+        }
+        ++turn;
+      }
+    }
+    ++turn;  // bits against group
+  }
+}
+
+bool HasZeros(Format format) { return format == Format::kNibble || format == Format::kChannel; }
+
+constexpr Format kFormats[] = {Format::kHalf,     Format::kFp8,    Format::kInt8,   Format::kNibble,
+                               Format::kCodebook, Format::kPlanes, Format::kChannel};
 
 TEST_P(AttendKernels, EveryRowAndHeadCountMatches) {
   for (const Format format : kFormats) {
@@ -254,11 +121,12 @@ TEST_P(AttendKernels, EveryRowAndHeadCountMatches) {
       for (int heads = 1; heads <= kHeadTile; ++heads) {
         Shape shape;
         shape.format = format;
-        shape.bits = kPlaneBits[(rows / 2 + heads) % 5];
+        const int turn = rows / 2 + heads;
+        shape.bits = format == Format::kChannel ? 2 + turn % 3 : kPlaneBits[turn % 5];
         shape.side = rows % 2 == 0 ? Side::kKey : Side::kValue;
         shape.dim = 64;
         shape.group = 32;
-        shape.zeros = format == Format::kNibble;
+        shape.zeros = HasZeros(format);
         shape.rows = rows;
         ExpectBlockMatches(shape, heads, random_);
         if (HasFatalFailure()) return;
@@ -302,7 +170,8 @@ TEST_P(AttendKernels, LongestRowsOfExtremeCodesDoNotOverflow) {
 }
 
 TEST_P(AttendKernels, ScalesOfAnySizeWork) {
-  for (const Format format : {Format::kInt8, Format::kNibble, Format::kCodebook, Format::kPlanes}) {
+  for (const Format format :
+       {Format::kInt8, Format::kNibble, Format::kCodebook, Format::kPlanes, Format::kChannel}) {
     for (const float scale : {1e-20F, 1e-3F, 1e20F, 1e30F}) {
       for (const Side side : {Side::kKey, Side::kValue}) {
         Shape shape;
@@ -312,6 +181,7 @@ TEST_P(AttendKernels, ScalesOfAnySizeWork) {
         shape.group = 32;
         shape.rows = 40;
         shape.scale = scale;
+        shape.zeros = format == Format::kChannel;
         ExpectBlockMatches(shape, 4, random_);
         if (HasFatalFailure()) return;
       }
@@ -325,7 +195,7 @@ TEST_P(AttendKernels, ZeroQueryScoresExactlyZero) {
     shape.format = format;
     shape.dim = 96;
     shape.group = 32;
-    shape.zeros = format == Format::kNibble;
+    shape.zeros = HasZeros(format);
     shape.rows = kBlockRows;
     const TestBlock block(shape, random_);
     float logits[kBlockRows];
@@ -343,7 +213,7 @@ TEST_P(AttendKernels, ZeroWeightsAddExactlyNothing) {
     shape.side = Side::kValue;
     shape.dim = 96;
     shape.group = 32;
-    shape.zeros = format == Format::kNibble;
+    shape.zeros = HasZeros(format);
     shape.rows = kBlockRows;
     const TestBlock block(shape, random_);
     const std::vector<float> weights(kBlockRows, 0.0F);

@@ -21,10 +21,10 @@ BlockLayout LayoutOf(const Shape& shape) {
   constexpr CodeLayout kCodes[] = {CodeLayout::kHalf,   CodeLayout::kPairs,
                                    CodeLayout::kInt8,   CodeLayout::kNibble,
                                    CodeLayout::kNibble, CodeLayout::kBitPlanes};
-  const int bits[] = {16, 8, 8, 4, 4, shape.bits};
+  const int bits[] = {16, 8, 8, 4, 4, shape.bits, shape.bits};
   layout.codes = kCodes[static_cast<int>(shape.format)];
   layout.bits = bits[static_cast<int>(shape.format)];
-  if (shape.format == Format::kFp8) return layout;
+  if (shape.format == Format::kFp8 || shape.format == Format::kChannel) return layout;
   layout.groups = shape.dim / shape.group;
   layout.zeros = shape.zeros;
   return layout;
@@ -66,22 +66,28 @@ GuardedMemory::GuardedMemory(std::size_t bytes) {
 GuardedMemory::~GuardedMemory() { munmap(map_, map_bytes_); }
 
 std::string FormatName(Format format) {
-  constexpr const char* kNames[] = {"half", "fp8", "int8", "nibble", "codebook", "planes"};
+  constexpr const char* kNames[] = {"half",     "fp8",    "int8",   "nibble",
+                                    "codebook", "planes", "channel"};
   return kNames[static_cast<int>(format)];
 }
 
 std::string Shape::Describe() const {
   return StrCat(FormatName(format), ' ', bits, " bits", side == Side::kKey ? " key" : " value",
-                " dim ", dim, " group ", group, zeros ? " asym" : " sym",
-                half_type == HalfType::kF16 ? " f16" : " bf16", " capacity ", capacity_rows,
-                " rows ", rows);
+                " dim ", dim, " group ", group, " rows of a group ", group_rows,
+                zeros ? " asym" : " sym", half_type == HalfType::kF16 ? " f16" : " bf16",
+                " capacity ", capacity_rows, " rows ", rows);
 }
 
 TestBlock::TestBlock(const Shape& shape, std::mt19937& random)
     : shape_(shape),
       layout_(LayoutOf(shape)),
       codebook_(kCodebook),
-      memory_(layout_.block_bytes(shape.capacity_rows)) {
+      memory_(shape.format == Format::kChannel
+                  ? RoundUp(layout_.scales_at(shape.capacity_rows) +
+                                static_cast<std::size_t>(shape.capacity_rows / shape.group_rows *
+                                                         shape.dim * 4),
+                            64)
+                  : layout_.block_bytes(shape.capacity_rows)) {
   std::uint8_t* data = memory_.as<>();
   kernel_.codes = data;
   kernel_.capacity_rows = shape.capacity_rows;
@@ -94,11 +100,12 @@ TestBlock::TestBlock(const Shape& shape, std::mt19937& random)
   if (IsFloat(shape.format)) return;
   kernel_.scales =
       reinterpret_cast<const std::uint16_t*>(data + layout_.scales_at(shape.capacity_rows));
-  if (shape.zeros) {
-    kernel_.zeros =
-        reinterpret_cast<const std::uint16_t*>(data + layout_.zeros_at(shape.capacity_rows));
-  }
+  if (shape.zeros) kernel_.zeros = kernel_.scales + PlaneElements();
   if (shape.format >= Format::kCodebook) kernel_.codebook = &codebook_;
+  if (shape.format == Format::kChannel) {
+    codebook_ = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 1.0F};
+    kernel_.group_rows = shape.group_rows;
+  }
   FillScales(random);
 }
 
@@ -165,13 +172,24 @@ unsigned TestBlock::CodeOf(int row, int d) const {
 void TestBlock::FillScales(std::mt19937& random) {
   auto* scales =
       reinterpret_cast<std::uint16_t*>(memory_.as<>() + layout_.scales_at(shape_.capacity_rows));
-  auto* zeros =
-      reinterpret_cast<std::uint16_t*>(memory_.as<>() + layout_.zeros_at(shape_.capacity_rows));
-  for (int i = 0; i < layout_.groups * shape_.capacity_rows; ++i) {
+  auto* zeros = scales + PlaneElements();
+  for (int i = 0; i < PlaneElements(); ++i) {
     const float scale = Uniform(random, 0.0F, shape_.scale);
     scales[i] = shape_.half_type == HalfType::kF16 ? ToF16(scale).bits : ToBF16RoundUp(scale).bits;
-    if (shape_.zeros) zeros[i] = ToF16(Uniform(random, -12.0F, 4.0F) * shape_.scale).bits;
+    if (!shape_.zeros) continue;
+    const float zero = Uniform(random, -12.0F, 4.0F) * shape_.scale;
+    zeros[i] = ToF16(std::clamp(zero, -6e4F, 6e4F)).bits;
   }
+}
+
+int TestBlock::PlaneElements() const {
+  if (shape_.format != Format::kChannel) return layout_.groups * shape_.capacity_rows;
+  return shape_.capacity_rows / shape_.group_rows * shape_.dim;
+}
+
+int TestBlock::ScaleAt(int row, int d) const {
+  if (shape_.format == Format::kChannel) return row / shape_.group_rows * shape_.dim + d;
+  return d / shape_.group * shape_.capacity_rows + row;
 }
 
 double TestBlock::Code(int row, int d) const {
@@ -193,14 +211,14 @@ double TestBlock::Code(int row, int d) const {
 
 double TestBlock::Scale(int row, int d) const {
   if (IsFloat(shape_.format)) return 1.0;
-  const std::uint16_t bits = kernel_.scales[d / shape_.group * shape_.capacity_rows + row];
+  const std::uint16_t bits = kernel_.scales[ScaleAt(row, d)];
   const float scale = shape_.half_type == HalfType::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
   return kernel_.codebook != nullptr ? static_cast<double>(scale) * codebook_.level_scale : scale;
 }
 
 double TestBlock::Zero(int row, int d) const {
   if (kernel_.zeros == nullptr) return 0.0;
-  return ToFloat(F16{kernel_.zeros[d / shape_.group * shape_.capacity_rows + row]});
+  return ToFloat(F16{kernel_.zeros[ScaleAt(row, d)]});
 }
 
 }  // namespace kvsieve::quant

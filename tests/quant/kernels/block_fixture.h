@@ -32,15 +32,16 @@ class GuardedMemory {
   std::uint8_t* data_ = nullptr;
 };
 
-enum class Format { kHalf, kFp8, kInt8, kNibble, kCodebook, kPlanes };
+enum class Format { kHalf, kFp8, kInt8, kNibble, kCodebook, kPlanes, kChannel };
 std::string FormatName(Format format);
 
 struct Shape {
   Format format = Format::kHalf;
   Side side = Side::kKey;
   int dim = 0;
-  int group = 0;  // ignored by half and fp8
-  int bits = 3;   // kPlanes: of a code
+  int group = 0;        // ignored by half and fp8
+  int bits = 3;         // kPlanes, kChannel: of a code
+  int group_rows = 32;  // kChannel
   bool zeros = false;
   HalfType half_type = HalfType::kBF16;
   int capacity_rows = 64;
@@ -69,6 +70,9 @@ class TestBlock {
   void SetCode(int row, int d, unsigned code);
   unsigned CodeOf(int row, int d) const;
   void FillScales(std::mt19937& random);
+  // Of the scale of a row and dim in its plane, and of elements in a plane.
+  int ScaleAt(int row, int d) const;
+  int PlaneElements() const;
 
   Shape shape_;
   BlockLayout layout_;
