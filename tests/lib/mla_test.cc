@@ -229,6 +229,24 @@ TEST(Mla, LivesThroughDecodeTrimCloneAndClear) {
   }
 }
 
+// Rows of two precisions, each with one store.
+TEST(Mla, HasColdRowsToo) {
+  const Prompt prompt = MakePrompt(MlaLayer(10, 96, 64, 2), 400, 16);
+  const std::string evict = "random(budget=80%) | ";
+  const std::string tail = " | exact_sinks=4, tail=20";
+  const Cache cache = Filled(evict + "kv=center+int8 | cold(30%)={kv=turbo3}" + tail, prompt);
+  ExpectSameKeys(
+      cache,
+      Filled(evict + "k=center+int8, v=bf16 | cold(30%)={k=turbo3, v=bf16}" + tail, Apart(prompt)));
+  ExpectDecodedOracle(cache, {400, 200});
+  EXPECT_EQ(cache.Report().value_kept_bytes, 0);
+  const Result<Cache> refused = Cache::Create(
+      cache_test::MustParse("random(budget=80%) | kv=int8 | cold(30%)={k=int4, v=turbo3}"),
+      {prompt.layer}, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.message().find("value_is_key_prefix"), std::string::npos);
+}
+
 // A budget in bytes counts rows of K alone, in the limit and in what is kept.
 TEST(Mla, ByteBudgetsCountTheRowsOnce) {
   const Prompt prompt = MakePrompt(MlaLayer(4, 576, 512), 400, 9);
