@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/lib/cache_fixture.h"
@@ -241,8 +242,8 @@ TEST(Attention, TheNumberOfWorkersChangesNoByte) {
   ExpectTheSameWithAnyWorkers(MakeLayer(4, 2, 33, 40),
                               "none | k=int8, v=int4 | exact_sinks=4, tail=100", {20000, 9000, 8});
   // One query: ranges that follow each other share its prepared form.
-  for (const int query_heads : {1, 6}) {
-    ExpectTheSameWithAnyWorkers(MakeLayer(query_heads, 1, 64, 64),
+  for (const auto& [query_heads, kv_heads] : {std::pair{1, 1}, std::pair{6, 1}, std::pair{6, 2}}) {
+    ExpectTheSameWithAnyWorkers(MakeLayer(query_heads, kv_heads, 64, 64),
                                 "none | k=center+turbo4, v=center+turbo4 | tail=10", {20000});
   }
   LayerSpec mla = MakeLayer(6, 1, 48, 32);
