@@ -11,6 +11,7 @@
 namespace kvsieve::evict {
 namespace {
 
+constexpr double kLeastFloor = 1e-9;  // but 0
 constexpr std::string_view kSplitNames[] = {"uniform", "pyramid", "adaptive"};
 constexpr std::string_view kScopeNames[] = {"layer", "model"};
 
@@ -120,6 +121,11 @@ void ReadSplit(ArgReader& args, Split* split) {
   if (split->kind == SplitKind::kPyramid) inner.Real("beta", &split->beta, 1, 1e6);
   if (split->kind == SplitKind::kAdaptive) {
     inner.Real("floor", &split->floor, 0, 1);
+    // Written out without an exponent it would not be a word of a spec.
+    if (split->floor > 0 && split->floor < kLeastFloor) {
+      inner.Fail(inner.column(), StrCat("option floor: ", split->floor,
+                                        " is neither 0 nor at least ", kLeastFloor));
+    }
     int scope = static_cast<int>(split->scope);
     inner.Choice("scope", kScopeNames, &scope);
     split->scope = static_cast<SplitScope>(scope);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kvsieve/str_cat.h"
+#include "lib/spec_cursor.h"
 #include "lib/spec_parser.h"
 
 namespace kvsieve {
@@ -54,6 +55,7 @@ class PipelineBuilder {
   Status AddOverrides(std::vector<LayerOverride> overrides);
   Status CheckGroups(const SpecSyntax& syntax) const;
   void AddOptions(const SpecSyntax& syntax);
+  Status CheckCanonical() const;
   // "k=int8, v=f16", or "kv=f16" when both are alike.
   Result<std::string> StoreText(const StoreSpec& store);
 
@@ -71,7 +73,16 @@ Result<Pipeline> PipelineBuilder::Build(std::string_view typed, SpecSyntax synta
   KVS_RETURN_IF_ERROR(builder.AddOverrides(std::move(syntax.overrides)));
   KVS_RETURN_IF_ERROR(builder.CheckGroups(syntax));
   builder.AddOptions(syntax);
+  KVS_RETURN_IF_ERROR(builder.CheckCanonical());
   return std::move(builder.pipeline_);
+}
+
+// What was typed is within the limit; written out it must be, for it is a spec itself.
+Status PipelineBuilder::CheckCanonical() const {
+  const std::size_t bytes = pipeline_.canonical_.size();
+  if (bytes <= kMaxSpecBytes) return Status::Ok();
+  return SpecError(1, StrCat("with all defaults written out the spec has ", bytes,
+                             " bytes, the limit is ", kMaxSpecBytes));
 }
 
 Status PipelineBuilder::AddEvictor(const std::optional<SpecCall>& call) {

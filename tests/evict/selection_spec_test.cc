@@ -161,6 +161,8 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
            {"snapkv(budget=25%,split=pyramid(bta=3))", "unknown option 'bta'"},
            {"snapkv(budget=25%,split=pyramid(beta=0.5))", "option beta: 0.5 is outside [1, "},
            {"snapkv(budget=25%,split=adaptive(floor=1.1))", "option floor: 1.1 is outside [0, 1]"},
+           {"snapkv(budget=25%,split=adaptive(floor=1e-70))",
+            "option floor: 1e-70 is neither 0 nor at least 1e-09"},
            {"snapkv(budget=25%,split=adaptive(scope=head))", "option scope: unknown value 'head'"},
            {"snapkv(budget=25%,split=uniform(3))", "column 33: unknown option '3' of uniform"},
            {"snapkv(budget=25%,select=top_p)", "needs a number"},

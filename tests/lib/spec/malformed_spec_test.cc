@@ -244,6 +244,14 @@ TEST(MalformedSpec, AbsurdSizesAreRefused) {
   for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
 }
 
+// The canonical form is a spec itself: reports hold it, and saved caches are read by it.
+TEST(MalformedSpec, ACanonicalFormBeyondTheLimitIsRefused) {
+  std::string spec = "none | kv=f16";
+  for (int i = 0; i < 400; ++i) spec += StrCat("|layers(", i, "..", i, ")={kv=turbo4}");
+  ASSERT_LT(spec.size(), 16384);
+  ExpectRefused({spec, 1, {"written out", "16384"}}, ErrorCode::kInvalidArgument);
+}
+
 TEST(MalformedSpec, OnlyPlainAsciiIsRead) {
   using std::string_literals::operator""s;
   const Case cases[] = {
