@@ -200,8 +200,10 @@ Status Cache::Evict(int layer_index) {
                        layer.since_eviction >= schedule.tokens;
     if ((!per_chunk && !every) || layer.slides() || layer.tokens() == 0) return Status::Ok();
     const ReselectContext context{*impl_->pipeline->evictor(), *impl_->allocator, impl_->workers()};
-    KVS_RETURN_IF_ERROR(per_chunk ? ReselectStaged(context, layer, &impl_->scratch_peak_bytes)
-                                  : ReselectStored(context, layer, &impl_->scratch_peak_bytes));
+    KVS_ASSIGN_OR_RETURN(const std::int64_t scratch_bytes, per_chunk
+                                                               ? ReselectStaged(context, layer)
+                                                               : ReselectStored(context, layer));
+    impl_->scratch_peak_bytes = std::max(impl_->scratch_peak_bytes, scratch_bytes);
     layer.since_eviction = 0;
     layer.external_scores = {};
     return Status::Ok();

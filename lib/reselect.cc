@@ -11,12 +11,12 @@ namespace kvsieve {
 namespace {
 
 Result<LayerDecision> Decide(const ReselectContext& context, const LayerView& view,
-                             std::int64_t* scratch_peak_bytes) {
+                             std::int64_t* scratch_bytes) {
   const Observation observation = view.Observe();
   ScoreScratch scratch;
   KVS_ASSIGN_OR_RETURN(std::vector<LayerDecision> decisions,
                        context.evictor.Decide({&observation, 1}, context.parallel, &scratch));
-  *scratch_peak_bytes = std::max(*scratch_peak_bytes, view.bytes() + scratch.peak_bytes);
+  *scratch_bytes = view.bytes() + scratch.peak_bytes;
   return std::move(decisions.front());
 }
 
@@ -36,25 +36,25 @@ void Finish(LayerState& layer, LayerDecision decision) {
 
 }  // namespace
 
-Status ReselectStaged(const ReselectContext& context, LayerState& layer,
-                      std::int64_t* scratch_peak_bytes) {
+Result<std::int64_t> ReselectStaged(const ReselectContext& context, LayerState& layer) {
+  std::int64_t scratch_bytes = 0;
   layer.ring.Straighten(layer.spec);
   const LayerView view = LayerView::Staged(layer);
-  KVS_ASSIGN_OR_RETURN(LayerDecision decision, Decide(context, view, scratch_peak_bytes));
-  if (!Drops(view, decision.keep)) return Status::Ok();
+  KVS_ASSIGN_OR_RETURN(LayerDecision decision, Decide(context, view, &scratch_bytes));
+  if (!Drops(view, decision.keep)) return scratch_bytes;
   KVS_ASSIGN_OR_RETURN(std::vector<ExactRows> kept,
                        layer.staging.Keep(context.allocator, layer.shape, decision.keep));
   layer.staging.Replace(std::move(kept));
   Finish(layer, std::move(decision));
-  return Status::Ok();
+  return scratch_bytes;
 }
 
-Status ReselectStored(const ReselectContext& context, LayerState& layer,
-                      std::int64_t* scratch_peak_bytes) {
+Result<std::int64_t> ReselectStored(const ReselectContext& context, LayerState& layer) {
+  std::int64_t scratch_bytes = 0;
   layer.ring.Straighten(layer.spec);
   const LayerView view = LayerView::Stored(layer);
-  KVS_ASSIGN_OR_RETURN(LayerDecision decision, Decide(context, view, scratch_peak_bytes));
-  if (!Drops(view, decision.keep)) return Status::Ok();
+  KVS_ASSIGN_OR_RETURN(LayerDecision decision, Decide(context, view, &scratch_bytes));
+  if (!Drops(view, decision.keep)) return scratch_bytes;
   std::vector<Compaction> compactions;
   for (std::size_t head = 0; head < layer.heads.size(); ++head) {
     KVS_ASSIGN_OR_RETURN(Compaction compaction,
@@ -66,7 +66,7 @@ Status ReselectStored(const ReselectContext& context, LayerState& layer,
     compactions[head].Commit(layer.heads[head]);
   }
   Finish(layer, std::move(decision));
-  return Status::Ok();
+  return scratch_bytes;
 }
 
 }  // namespace kvsieve

@@ -18,14 +18,12 @@ struct ReselectContext {
   Parallel& parallel;
 };
 
-// Over the staged prompt: rows kept so far and those that came since. On an error nothing changes.
-// *scratch_peak_bytes grows to what scoring took.
-Status ReselectStaged(const ReselectContext& context, LayerState& layer,
-                      std::int64_t* scratch_peak_bytes);
+// Over the staged prompt: rows kept so far and those that came since. Returns the bytes that
+// scoring took. On an error nothing changes.
+Result<std::int64_t> ReselectStaged(const ReselectContext& context, LayerState& layer);
 
-// Over the stored rows, as they are stored. On an error nothing changes.
-Status ReselectStored(const ReselectContext& context, LayerState& layer,
-                      std::int64_t* scratch_peak_bytes);
+// Over the stored rows, as they are stored. The same.
+Result<std::int64_t> ReselectStored(const ReselectContext& context, LayerState& layer);
 
 }  // namespace kvsieve
 

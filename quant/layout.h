@@ -70,7 +70,14 @@ struct BlockLayout {
   }
   constexpr std::int64_t scale_row_bytes() const { return std::int64_t{groups} * (zeros ? 4 : 2); }
 
+  // At least what the rows count for: values share bytes across rows, while each row's codes are
+  // counted in whole bytes.
   constexpr std::size_t code_plane_bytes(int capacity_rows) const {
+    const auto counted = static_cast<std::size_t>(capacity_rows * code_row_bytes());
+    const std::size_t held = packed_code_bytes(capacity_rows);
+    return counted > held ? counted : held;
+  }
+  constexpr std::size_t packed_code_bytes(int capacity_rows) const {
     const auto rows = static_cast<std::size_t>(capacity_rows);
     const auto d = static_cast<std::size_t>(dim);
     const bool key = side == Side::kKey;

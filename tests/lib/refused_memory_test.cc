@@ -51,6 +51,7 @@ void ExpectEveryRefusalHarmless(TestAllocator& allocator, Cache& cache, WithRese
   for (int n = 0;; ++n) {
     ASSERT_LT(n, 1000);
     const std::string before = StateOf(cache, reserve);
+    const std::int64_t scratch_before = cache.Report().scratch_peak_bytes;
     allocator.fail_at = n;
     const Status status = call();
     const bool refused = allocator.refusals > 0;
@@ -64,6 +65,7 @@ void ExpectEveryRefusalHarmless(TestAllocator& allocator, Cache& cache, WithRese
     ASSERT_EQ(status.error().code, ErrorCode::kOutOfMemory) << status.message();
     EXPECT_NE(status.message().find("bytes"), std::string::npos) << status.message();
     ASSERT_EQ(StateOf(cache, reserve), before) << "refusal " << n;
+    ASSERT_EQ(cache.Report().scratch_peak_bytes, scratch_before) << "refusal " << n;
   }
 }
 
@@ -88,6 +90,7 @@ TEST_P(RefusedMemory, U83_LeavesTheCacheAsItWasAndTheCallCanBeRepeated) {
   for (const int i : {0, 1}) {
     both([&](Cache& c) { return cache_test::AppendRows(c, i, Phase::kPrefill, prompt, 0, 100); });
     both([&](Cache& c) { return cache_test::AppendRows(c, i, Phase::kPrefill, prompt, 100, 300); });
+    both([&](Cache& c) { return c.Evict(i); });
     both([&](Cache& c) {
       return c.Observe(i, Positions(340, 60), HeadsView::HeadMajor(queries.data(), 4, 60, 32));
     });
@@ -100,6 +103,7 @@ TEST_P(RefusedMemory, U83_LeavesTheCacheAsItWasAndTheCallCanBeRepeated) {
     both([&](Cache& c) {
       return cache_test::AppendRows(c, 1, Phase::kDecode, prompt, first, count);
     });
+    both([&](Cache& c) { return c.Evict(1); });
     if (HasFatalFailure()) return;
   }
   cache.Clear();
@@ -111,7 +115,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(FaultCase{"none | kv=f16", 0}, FaultCase{"none | kv=int4 | tail=40", 0},
                       FaultCase{"random(budget=90) | k=center+turbo4, v=turbo3", 0},
                       FaultCase{"snapkv(budget=70,window=16) | kv=int8 | tail=30", 0},
-                      FaultCase{"none | kv=int8 | exact_sinks=4, tail=8", 90}));
+                      FaultCase{"none | kv=int8 | exact_sinks=4, tail=8", 90},
+                      FaultCase{"random(budget=90) | kv=int8 | cold(40)={kv=int4} | "
+                                "schedule=per_chunk",
+                                0},
+                      FaultCase{"random(budget=90) | kv=int8 | cold(40)={k=center+int4} | "
+                                "schedule=every(30)",
+                                0}));
 
 }  // namespace
 }  // namespace kvsieve

@@ -25,9 +25,8 @@ void Life::Step(Cache& cache, Phase phase, std::int64_t first, std::int64_t coun
     if (!layer.value_is_key_prefix) {
       value_view = values.HeadMajor(layer.kv_heads, count, layer.value_dim);
     }
-    const Status added =
-        cache.Append(i, phase, keys.HeadMajor(layer.kv_heads, count, layer.key_dim), value_view,
-                     rows.positions);
+    const Status added = cache.Append(
+        i, phase, keys.HeadMajor(layer.kv_heads, count, layer.key_dim), value_view, rows.positions);
     ASSERT_TRUE(added.ok()) << added.message();
     const std::vector<float> queries = UniformRows(layer.query_heads * count * layer.key_dim, seed);
     const Status observed = cache.Observe(

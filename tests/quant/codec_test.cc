@@ -63,6 +63,24 @@ TEST(CodecSize, RowBytesAtDim128AreThoseOfTheSpec) {
   }
 }
 
+// Values of few bits share bytes across rows; a row's codes are counted in whole bytes.
+TEST(CodecSize, BlocksHoldWhatTheirRowsCountForAtAnyDim) {
+  for (const Side side : kSides) {
+    for (int dim = 1; dim < 140; ++dim) {
+      for (const std::string& text : EveryCodec(dim, side)) {
+        const auto chain = MakeChainOrDie(text, dim, side);
+        const RowBytes row = chain->codec().row_bytes();
+        for (const int capacity : {16, 32, 48, 64}) {
+          if (capacity % chain->codec().group_rows() != 0) continue;
+          ASSERT_GE(static_cast<std::int64_t>(chain->codec().BlockBytes(capacity)),
+                    capacity * (row.codes + row.scales))
+              << text << " at dim " << dim << ", " << capacity << " rows";
+        }
+      }
+    }
+  }
+}
+
 TEST(CodecSize, BlocksAreTheirRowsRoundedUpToCacheLines) {
   for (const Side side : kSides) {
     for (const int dim : {16, 64, 80, 128, 256}) {
