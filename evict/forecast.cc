@@ -34,14 +34,21 @@ class Unseen {
   std::vector<Observation> observations_;
 };
 
+// Of a prompt whose rows are its positions.
+std::vector<PositionRange> PositionsOf(std::span<const RowRange> rows) {
+  std::vector<PositionRange> positions;
+  for (const RowRange& range : rows) {
+    positions.push_back({static_cast<TokenPos>(range.begin), static_cast<TokenPos>(range.end)});
+  }
+  return positions;
+}
+
 // When the split gives a set `rows` rows.
 HeadForecast Decided(const Selection& selection, const RowSet& set, std::int64_t rows) {
   const SetPlan plan = PlanSet(selection, set, rows);
   HeadForecast head;
   head.rows = {selection.select.caps() ? plan.rows() - plan.best : plan.rows(), plan.rows()};
-  for (const RowRange& range : plan.kept) {
-    head.certain.push_back({static_cast<TokenPos>(range.begin), static_cast<TokenPos>(range.end)});
-  }
+  head.certain = PositionsOf(plan.kept);
   return head;
 }
 
@@ -69,10 +76,14 @@ class Competition {
 
 class Forecaster {
  public:
-  Forecaster(const EvictStage& stage, const SetTable& table, const BudgetPlan& plan)
+  Forecaster(const EvictStage& stage, const SetTable& table, const BudgetPlan& plan,
+             std::span<const std::int64_t> budgets)
       : stage_(stage), table_(table), plan_(plan) {
     for (std::size_t i = 0; i < table.sets().size(); ++i) {
       sets_.push_back(Decided(stage.selection, plan.set(i), plan.rows(i)));
+      sets_.back().never_cold =
+          PositionsOf(ProtectedRows(stage.selection, budgets[i], stage.scorer->needs().window(),
+                                    table.sets()[i].positions));
     }
   }
 
@@ -158,11 +169,11 @@ Result<Forecast> Foresee(const EvictStage& stage, const ForecastCall& call) {
   const Unseen unseen(call.layers, call.tokens);
   KVS_ASSIGN_OR_RETURN(const SetTable table, SetTable::Create(stage.scope, unseen.observations()));
   const TierRule one_tier;  // how many rows stay does not depend on how they are stored
-  const BudgetPlan plan(planned, table, one_tier,
-                        stage.selection.budget.kind == BudgetKind::kBytes
-                            ? SharedBudgets(table, call.total_rows)
-                            : RowBudgets(stage.selection.budget, table));
-  return Forecaster(planned, table, plan).Run();
+  const std::vector<std::int64_t> budgets = stage.selection.budget.kind == BudgetKind::kBytes
+                                                ? SharedBudgets(table, call.total_rows)
+                                                : RowBudgets(stage.selection.budget, table);
+  const BudgetPlan plan(planned, table, one_tier, budgets);
+  return Forecaster(planned, table, plan, budgets).Run();
 }
 
 }  // namespace kvsieve::evict

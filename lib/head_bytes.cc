@@ -33,8 +33,8 @@ ByteBounds ListBytes(std::int64_t rows, const RowBounds& span, bool grew) {
 }  // namespace
 
 ByteReport HeadBytes::BlockCost() const {
-  ByteReport cost = Tier::BytesOf(setting_.store, 2 * kBlockRows, {});
-  cost += Tier::BytesOf(setting_.store, kBlockRows, {}) * -1;
+  ByteReport cost = Tier::BytesOf(setting_.store(), 2 * kBlockRows, {});
+  cost += Tier::BytesOf(setting_.store(), kBlockRows, {}) * -1;
   AddRows(setting_.shape, kBlockRows, cost);
   return cost;
 }
@@ -56,7 +56,7 @@ RowBounds HeadBytes::SinksOf(std::int64_t rows, std::span<const PositionRange> c
 
 HeadBytes::Counts HeadBytes::AfterPrefill(std::int64_t sinks, std::int64_t rows) const {
   Counts counts{sinks, 0, 0};
-  counts.tier = SealedRows(rows - sinks, setting_.tail, setting_.store.group_rows());
+  counts.tier = SealedRows(rows - sinks, setting_.tail, setting_.group_rows());
   counts.tail = rows - sinks - counts.tier;
   return counts;
 }
@@ -66,7 +66,7 @@ HeadBytes::Counts HeadBytes::AfterDecode(Counts counts) const {
   const std::int64_t to_sinks = sinks_end(end()) - sinks_end(setting_.prompt_tokens);
   counts.sinks += to_sinks;
   counts.tail += setting_.decode_tokens - to_sinks;
-  const std::int64_t sealed = SealedRows(counts.tail, setting_.tail, setting_.store.group_rows());
+  const std::int64_t sealed = SealedRows(counts.tail, setting_.tail, setting_.group_rows());
   counts.tier += sealed;
   counts.tail -= sealed;
   return counts;
@@ -83,7 +83,7 @@ HeadBytes::Counts HeadBytes::AfterSliding(Counts counts) const {
     const bool is_sink = token < setting_.exact_sinks;
     if (is_sink) first_in_tier = token + 1;
     ++(is_sink ? counts.sinks : counts.tail);
-    const std::int64_t sealed = SealedRows(counts.tail, setting_.tail, setting_.store.group_rows());
+    const std::int64_t sealed = SealedRows(counts.tail, setting_.tail, setting_.group_rows());
     counts.tail -= sealed;
     if (counts.tier == 0) first_in_tier = token + 1 - counts.tail - sealed;
     counts.tier += sealed;
@@ -100,9 +100,41 @@ HeadBytes::Counts HeadBytes::AfterSliding(Counts counts) const {
   return counts;
 }
 
-ByteReport HeadBytes::RowBytes(const Counts& counts) const {
+// Beside exact sinks and the tail, protected rows are never cold. The newest of these lie in the
+// tail, others may.
+RowBounds HeadBytes::Coldable(std::int64_t sinks, std::int64_t rows,
+                              const HeadForecast& forecast) const {
+  const std::vector<PositionRange>& warm = forecast.never_cold;
+  const auto tokens = static_cast<TokenPos>(setting_.prompt_tokens);
+  const auto first_other = static_cast<TokenPos>(sinks_end(setting_.prompt_tokens));
+  const std::int64_t warm_sinks = KeptPositions::CertainRows({0, first_other}, warm);
+  const std::int64_t warm_others = KeptPositions::CertainRows({first_other, tokens}, warm);
+  const std::int64_t newest =
+      !warm.empty() && warm.back().end == tokens ? tokens - warm.back().begin : 0;
+  const std::int64_t cold = rows - std::max(sinks, warm_sinks) - warm_others;
+  const std::int64_t tail = std::min(setting_.tail, rows - sinks);
+  return {std::max<std::int64_t>(0, cold - (tail - std::min(tail, newest))),
+          std::max<std::int64_t>(0, cold - (tail - std::min(tail, warm_others)))};
+}
+
+// The coldest tier first.
+HeadBytes::Cold HeadBytes::ColdOf(std::int64_t coldable) const {
+  Cold cold(setting_.stores.size() - 1);
+  for (std::size_t tier = cold.size(); tier > 0; --tier) {
+    cold[tier - 1] = std::min(coldable, setting_.cold_rows[tier - 1]);
+    coldable -= cold[tier - 1];
+  }
+  return cold;
+}
+
+ByteReport HeadBytes::RowBytes(const Counts& counts, const Cold& cold) const {
   ByteReport report = ExactRows::BytesOf(setting_.shape, counts.sinks + counts.tail, {});
-  report += Tier::BytesOf(setting_.store, counts.tier, {});
+  std::int64_t warm = counts.tier;
+  for (std::size_t t = 0; t < cold.size(); ++t) {
+    report += Tier::BytesOf(setting_.stores[t + 1], cold[t], {});
+    warm -= cold[t];
+  }
+  report += Tier::BytesOf(setting_.store(), warm, {});
   AddRows(setting_.shape, counts.sinks + counts.tier + counts.tail, report);
   return report;
 }
@@ -113,7 +145,7 @@ ByteReport HeadBytes::RowBytes(const Counts& counts) const {
 ByteBounds HeadBytes::Room(const Counts& counts) const {
   ByteBounds room;
   if (setting_.decode_tokens == 0) return room;
-  const std::int64_t tail = std::min(end(), setting_.tail + setting_.store.group_rows() - 1);
+  const std::int64_t tail = std::min(end(), setting_.tail + setting_.group_rows() - 1);
   std::int64_t rows = 3 * tail - counts.tail;
   const bool sinks_change =
       setting_.layer.sliding_window > 0 || setting_.prompt_tokens < setting_.exact_sinks;
@@ -123,7 +155,7 @@ ByteBounds HeadBytes::Room(const Counts& counts) const {
 }
 
 // before: right after the prompt.
-ByteBounds HeadBytes::Positions(const Counts& before, const Counts& counts,
+ByteBounds HeadBytes::Positions(const Counts& before, const Counts& counts, const Cold& cold,
                                 std::span<const PositionRange> certain) const {
   const auto prompt_end = static_cast<TokenPos>(setting_.prompt_tokens);
   const auto all_end = static_cast<TokenPos>(end());
@@ -138,7 +170,15 @@ ByteBounds HeadBytes::Positions(const Counts& before, const Counts& counts,
   }
   const KeptPositions rest({sinks_end, all_end}, all, counts.tier + counts.tail);
   if (counts.tier > 0) {
-    bounds = bounds + ListBytes(counts.tier, rest.Span(0, counts.tier), grew);
+    // Scores decide which of them are cold.
+    RowBounds span = rest.Span(0, counts.tier);
+    std::int64_t warm = counts.tier;
+    for (const std::int64_t rows : cold) {
+      bounds = bounds + ListBytes(rows, {rows, span.most}, false);
+      warm -= rows;
+    }
+    if (warm < counts.tier) span.least = warm;
+    bounds = bounds + ListBytes(warm, span, grew);
   }
   if (counts.tail > 0) {
     // Gaps that left it since have left their room behind.
@@ -155,7 +195,7 @@ ByteBounds HeadBytes::Positions(const Counts& before, const Counts& counts,
 // Of up to `rows` rows in all, wherever they lie.
 ByteBounds HeadBytes::AnyPositions(std::int64_t rows) const {
   ByteBounds bounds;
-  const std::int64_t tail = setting_.tail + setting_.store.group_rows();
+  const std::int64_t tail = setting_.tail + setting_.group_rows();
   for (const std::int64_t segment : {sinks_end(end()), rows, std::min(rows, tail)}) {
     PositionList::MostBytesFor(segment, end()).AddTo(bounds.most);
   }
@@ -163,28 +203,37 @@ ByteBounds HeadBytes::AnyPositions(std::int64_t rows) const {
 }
 
 std::int64_t HeadBytes::Horizon(const RowBounds& rows) const {
-  const std::int64_t group = setting_.store.group_rows();
+  const std::int64_t group = setting_.group_rows();
   const std::int64_t beyond_exact =
       setting_.exact_sinks + std::max(rows.least, setting_.tail + group);
   return std::min(rows.most, beyond_exact + kBlockRows + group);
 }
 
+ByteBounds HeadBytes::Kept(std::int64_t sinks, std::int64_t rows, const Cold& cold,
+                           const HeadForecast& forecast) const {
+  const Counts before = AfterPrefill(sinks, rows);
+  const Counts counts = AfterDecode(before);
+  const ByteBounds head = Exactly(RowBytes(counts, cold)) + Room(counts);
+  const bool known = forecast.rows.least == forecast.rows.most;
+  return known ? head + Positions(before, counts, cold, forecast.certain) : head;
+}
+
 ByteBounds HeadBytes::Kept(const HeadForecast& forecast) const {
   const ByteReport block = BlockCost();
-  const bool known = forecast.rows.least == forecast.rows.most;
   std::optional<ByteBounds> bounds;
   for (std::int64_t rows = forecast.rows.least; rows <= Horizon(forecast.rows); ++rows) {
+    const ByteReport shared = block * -rows;
     const RowBounds sinks = SinksOf(rows, forecast.certain);
     for (std::int64_t s = sinks.least; s <= sinks.most; ++s) {
-      const Counts before = AfterPrefill(s, rows);
-      const Counts counts = AfterDecode(before);
-      ByteBounds head = Exactly(RowBytes(counts)) + Room(counts);
-      if (known) head = head + Positions(before, counts, forecast.certain);
-      const ByteReport shared = block * -rows;
-      bounds = Cover(bounds, {head.least * kBlockRows + shared, head.most * kBlockRows + shared});
+      RowBounds coldable;
+      if (setting_.stores.size() > 1) coldable = Coldable(s, rows, forecast);
+      for (std::int64_t c = coldable.least; c <= coldable.most; ++c) {
+        const ByteBounds head = Kept(s, rows, ColdOf(c), forecast);
+        bounds = Cover(bounds, {head.least * kBlockRows + shared, head.most * kBlockRows + shared});
+      }
     }
   }
-  if (known) return *bounds;
+  if (forecast.rows.least == forecast.rows.most) return *bounds;
   const ByteBounds positions = AnyPositions(forecast.rows.most + setting_.decode_tokens);
   return *bounds + ByteBounds{positions.least * kBlockRows, positions.most * kBlockRows};
 }
@@ -194,7 +243,7 @@ ByteBounds HeadBytes::Sliding() const {
   const std::int64_t first = setting_.prompt_tokens - rows;
   const std::int64_t sinks = std::max<std::int64_t>(0, sinks_end(setting_.prompt_tokens) - first);
   const Counts counts = AfterSliding(AfterPrefill(sinks, rows));
-  ByteBounds head = Exactly(RowBytes(counts)) + Room(counts);
+  ByteBounds head = Exactly(RowBytes(counts, ColdOf(0))) + Room(counts);
   for (const std::int64_t segment : {counts.sinks, counts.tier, counts.tail}) {
     head = head + ListBytes(segment, {segment, segment}, true);
   }

@@ -8,8 +8,10 @@
 #ifndef KVSIEVE_LIB_HEAD_BYTES_H_
 #define KVSIEVE_LIB_HEAD_BYTES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kvsieve/evict.h"
 #include "kvsieve/plan_bytes.h"
@@ -20,12 +22,20 @@ namespace kvsieve {
 // What the heads of a layer share. Positions are 0, 1, ...
 struct HeadSetting {
   LayerSpec layer;
-  LayerStore store;
+  std::vector<LayerStore> stores;        // one per tier
+  std::vector<std::int64_t> cold_rows;  // that tiers 1, 2, ... take, if there are so many
   RowShape shape;
   std::int64_t prompt_tokens = 0;
   std::int64_t decode_tokens = 0;
   std::int64_t exact_sinks = 0;
   std::int64_t tail = 0;
+
+  const LayerStore& store() const { return stores.front(); }
+  int group_rows() const {
+    int most = 1;
+    for (const LayerStore& tier : stores) most = std::max(most, tier.group_rows());
+    return most;
+  }
 };
 
 class HeadBytes {
@@ -43,21 +53,27 @@ class HeadBytes {
  private:
   struct Counts {  // rows of each segment
     std::int64_t sinks = 0;
-    std::int64_t tier = 0;
+    std::int64_t tier = 0;  // in all tiers
     std::int64_t tail = 0;
   };
+  using Cold = std::vector<std::int64_t>;  // rows of tiers 1, 2, ...
   std::int64_t end() const { return setting_.prompt_tokens + setting_.decode_tokens; }
   std::int64_t sinks_end(std::int64_t tokens) const;
   RowBounds SinksOf(std::int64_t rows, std::span<const PositionRange> certain) const;
+  // How many rows may be cold, of `rows` that the prompt keeps.
+  RowBounds Coldable(std::int64_t sinks, std::int64_t rows, const HeadForecast& forecast) const;
+  Cold ColdOf(std::int64_t coldable) const;
+  ByteBounds Kept(std::int64_t sinks, std::int64_t rows, const Cold& cold,
+                  const HeadForecast& forecast) const;
   Counts AfterPrefill(std::int64_t sinks, std::int64_t rows) const;
   Counts AfterDecode(Counts counts) const;
   Counts AfterSliding(Counts counts) const;
   // The last number of rows to look at: those beyond repeat.
   std::int64_t Horizon(const RowBounds& rows) const;
 
-  ByteReport RowBytes(const Counts& counts) const;  // all but positions
+  ByteReport RowBytes(const Counts& counts, const Cold& cold) const;  // all but positions
   ByteBounds Room(const Counts& counts) const;      // of buffers that decode appends grew
-  ByteBounds Positions(const Counts& before, const Counts& counts,
+  ByteBounds Positions(const Counts& before, const Counts& counts, const Cold& cold,
                        std::span<const PositionRange> certain) const;
   ByteBounds AnyPositions(std::int64_t rows) const;
 

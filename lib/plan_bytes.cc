@@ -1,7 +1,6 @@
 #include "kvsieve/plan_bytes.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -9,28 +8,11 @@
 #include "lib/byte_bounds.h"
 #include "lib/head_bytes.h"
 #include "lib/kept_positions.h"
+#include "lib/plan_limits.h"
 #include "lib/staging.h"
 
 namespace kvsieve {
 namespace {
-
-Status CheckRequest(const Pipeline& pipeline, const PlanRequest& request) {
-  constexpr std::int64_t kMost = std::numeric_limits<TokenPos>::max() - 1;
-  for (const std::int64_t tokens :
-       {request.chunk_tokens, request.prompt_tokens, request.decode_tokens,
-        request.prompt_tokens + request.decode_tokens}) {
-    if (tokens < 0 || tokens > kMost) {
-      return Status::Invalid(StrCat("plan: ", tokens, " tokens is outside [0, ", kMost, "]"));
-    }
-  }
-  if (pipeline.tiers() > 1) return Status::Unsupported("plan: more than one tier is not planned");
-  if (pipeline.schedule().kind == Schedule::Kind::kEvery && request.decode_tokens > 0) {
-    return Status::Unsupported(StrCat("plan: which rows schedule=", pipeline.schedule().Canonical(),
-                                      " moves among ", request.decode_tokens,
-                                      " decode tokens depends on the data; plan with none"));
-  }
-  return Status::Ok();
-}
 
 std::int64_t Floor64(std::int64_t n) { return n / kBlockRows - (n % kBlockRows < 0 ? 1 : 0); }
 
@@ -48,8 +30,11 @@ bool Alike(const HeadForecast& a, const HeadForecast& b) {
   const auto same = [](const PositionRange& x, const PositionRange& y) {
     return x.begin == y.begin && x.end == y.end;
   };
+  const auto alike = [&](const auto& x, const auto& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same);
+  };
   return a.rows.least == b.rows.least && a.rows.most == b.rows.most &&
-         std::equal(a.certain.begin(), a.certain.end(), b.certain.begin(), b.certain.end(), same);
+         alike(a.certain, b.certain) && alike(a.never_cold, b.never_cold);
 }
 
 // Some layers together: heads beside their rows, and the rows (lib/head_bytes.h).
@@ -105,13 +90,22 @@ Status Planner::Build() {
   for (int i = 0; i < count; ++i) {
     const LayerSpec& layer = layers_[static_cast<std::size_t>(i)];
     KVS_RETURN_IF_ERROR(layer.Validate());
-    Result<LayerStore> store = BuildStore(pipeline_.StoreFor(i, count, 0), layer);
-    if (!store.ok()) {
-      return Status(store.error().code, StrCat("layer ", layer.layer, ": ", store.error().message));
-    }
     HeadSetting setting;
     setting.layer = layer;
-    setting.store = *std::move(store);
+    for (int tier = 0; tier < pipeline_.TiersOf(i, count); ++tier) {
+      Result<LayerStore> store = BuildStore(pipeline_.StoreFor(i, count, tier), layer);
+      if (!store.ok()) {
+        return Status(store.error().code,
+                      StrCat("layer ", layer.layer, ": ", store.error().message));
+      }
+      setting.stores.push_back(*std::move(store));
+    }
+    for (const ColdRows& cold : pipeline_.tier_rule().cold) {
+      setting.cold_rows.push_back(cold.RowsOf(request_.prompt_tokens));
+    }
+    if (setting.stores.size() > 1 && setting.group_rows() > 1) {
+      return Status::Unsupported("plan: cold tiers with codec channel are not planned");
+    }
     setting.shape.key_type = request_.key_type;
     setting.shape.value_type = request_.value_type;
     setting.shape.key_dim = layer.key_dim;
@@ -183,7 +177,7 @@ Stored Planner::StoredBy(std::size_t layer, const Forecast* forecast,
   }
   stored.block = head_bytes.BlockCost();
   const auto tokens = static_cast<TokenPos>(request_.prompt_tokens);
-  const HeadForecast all{{tokens, tokens}, {{0, tokens}}};
+  const HeadForecast all{{tokens, tokens}, {{0, tokens}}, {{0, tokens}}};
   if (forecast == nullptr) {
     const ByteBounds head = head_bytes.Kept(all);
     stored.beside = {head.least * heads, head.most * heads};
@@ -255,7 +249,7 @@ std::int64_t Planner::Unevenness() const {
   std::int64_t bytes = 0;
   for (const HeadSetting& setting : settings_) {
     if (setting.layer.sliding_window > 0) continue;
-    const std::int64_t tail_rows = setting.store.group_rows() - 1;
+    const std::int64_t tail_rows = setting.group_rows() - 1;
     const std::int64_t of_head =
         ExactRows::BytesOf(setting.shape, tail_rows, {}).payload_bytes +
         PositionList::MostBytesFor(request_.prompt_tokens, request_.prompt_tokens).live;
@@ -343,6 +337,7 @@ Result<BytePlan> Planner::Run() {
       KVS_ASSIGN_OR_RETURN(totals, FindTotals(*budget));
     }
     KVS_ASSIGN_OR_RETURN(forecast, Foresee(totals));
+    if (pipeline_.tiers() > 1) KVS_RETURN_IF_ERROR(CheckTiers(*forecast));
   }
   const Forecast* known = forecast ? &*forecast : nullptr;
   BytePlan after_prompt = PlanOf(known, 0);

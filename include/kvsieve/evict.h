@@ -166,7 +166,8 @@ struct RowBounds {
 };
 struct HeadForecast {
   RowBounds rows;
-  std::vector<PositionRange> certain;  // stay whatever their score; ascending, disjoint
+  std::vector<PositionRange> certain;     // stay whatever their score; ascending, disjoint
+  std::vector<PositionRange> never_cold;  // protected: go to no colder tier, if they stay
 };
 struct LayerForecast {
   std::vector<HeadForecast> heads;  // empty: a sliding-window layer, not ranked

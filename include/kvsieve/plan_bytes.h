@@ -60,8 +60,9 @@ struct BytePlan {
   ByteRange prefill_peak;
 };
 
-// Errors: as Cache::Create; negative numbers; what is not planned (decode tokens under
-// schedule=every(n)), by name.
+// Errors: as Cache::Create; negative numbers; what is not planned, by name: decode tokens under
+// schedule=every(n), and cold tiers together with schedule=per_chunk, a budget in bytes, the codec
+// channel, or heads that keep as many rows as scores say.
 Result<BytePlan> PlanBytes(const Pipeline& pipeline, std::span<const LayerSpec> layers,
                            const PlanRequest& request);
 

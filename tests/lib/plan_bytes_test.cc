@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -220,6 +221,86 @@ INSTANTIATE_TEST_SUITE_P(
                       "random(budget=3x,split=adaptive)", "random(budget=2x,split=pyramid)",
                       "random(budget=2x,select=threshold:0.5)"));
 
+// Tiers have known numbers of rows, but for protected rows that may lie in the exact tail.
+TEST(PlanBytes, HoldsWhatTiersTake) {
+  for (const char* evict :
+       {"snapkv(budget=60%,window=8)", "random(budget=40%,protect=[50..80])", "random(budget=100%)",
+        "recency(budget=90,over_budget=budget,sinks=100)",
+        "snapkv(budget=50%,window=16,split=pyramid)", "random(budget=70%,recent=100)"}) {
+    for (const char* store :
+         {"kv=int8 | cold(35%)={kv=int4}",
+          "k=center+turbo4, v=turbo4 | cold(20%)={kv=int4} | cold(30)={k=turbo2, v=int8} | tail=20",
+          "kv=f16 | cold(50)={k=center+turbo3, v=int4} | exact_sinks=40 | tail=64",
+          "kv=int8 | cold(99%)={kv=turbo2} | layers(0..0)={kv=f16} | tail=3"}) {
+      for (const std::int64_t tokens : {3, 90, 331}) {
+        PlanRequest request;
+        request.prompt_tokens = tokens;
+        ExpectPlanHolds(StrCat(evict, " | ", store), MixedLayers(), request);
+        request.decode_tokens = 75;
+        ExpectPlanHolds(StrCat(evict, " | ", store), MixedLayers(), request);
+      }
+    }
+  }
+  const std::vector<LayerSpec> layers(3, MakeLayer(4, 2, 64, 64));
+  PlanRequest request;
+  request.prompt_tokens = 1000;
+  const BytePlan plan =
+      MustPlan("snapkv(budget=100%) | kv=int8 | cold(350)={kv=int4}", layers, request);
+  // 650 rows of 64 + 64 bytes and 350 of 32 + 32, in six heads.
+  EXPECT_EQ(plan.bytes.least.payload_bytes, 6 * (650 * 128 + 350 * 64));
+  EXPECT_EQ(plan.bytes.most.payload_bytes, 6 * (650 * 128 + 350 * 64));
+}
+
+// Any evictor with any store, shape and length.
+TEST(PlanBytes, HoldsWhateverIsPlanned) {
+  for (unsigned seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE(StrCat("seed ", seed));
+    std::mt19937 random(seed);
+    const auto up_to = [&](unsigned most) { return static_cast<int>(random() % (most + 1)); };
+    const auto one_of = [&](auto&&... choices) {
+      const std::string all[] = {std::string(choices)...};
+      return all[random() % std::size(all)];
+    };
+    std::string spec = "none";
+    if (up_to(5) > 0) {
+      spec = StrCat(
+          one_of("random(", "recency(", "key_norm("),
+          one_of(StrCat("budget=", 1 + up_to(300)), StrCat("budget=", 1 + up_to(99), "%"),
+                 StrCat("budget=", 1 + up_to(400), "kB"), StrCat("budget=", 1 + up_to(9), "x")),
+          ",over_budget=", one_of("protected", "budget"), ",sinks=", up_to(12),
+          one_of("", StrCat(",recent=", up_to(40)), StrCat(",recent=", 1 + up_to(40), "%"),
+                 ",recent=budget/8"),
+          one_of("", "", StrCat(",protect=[", 20, "..", 20 + up_to(90), "]")),
+          one_of("", ",select=block:8", ",select=chunk:5", ",select=threshold:0.5"),
+          one_of("", ",split=pyramid(beta=6)", ",split=adaptive(floor=0.1)",
+                 ",split=adaptive(scope=model)"),
+          ")");
+    }
+    spec += StrCat(" | ", one_of("kv=int8", "k=turbo4, v=int4", "kv=f16", "k=center+turbo3, v=f16",
+                                 "k=channel(bits=2,group=16), v=int8"));
+    const bool tiers = spec.starts_with("random(") && up_to(2) > 0 &&
+                       spec.find("kB") == spec.npos && spec.find("x,") == spec.npos &&
+                       spec.find("threshold") == spec.npos && spec.find("adaptive") == spec.npos &&
+                       spec.find("channel") == spec.npos;
+    if (tiers) {
+      spec += StrCat(" | cold(", 1 + up_to(99), "%)={kv=int4}");
+      if (up_to(1) > 0) spec += StrCat(" | cold(", 1 + up_to(90), ")={k=turbo2, v=int8}");
+    }
+    spec += StrCat(" | exact_sinks=", up_to(3) == 0 ? up_to(90) : up_to(4),
+                   " | tail=", up_to(1) == 0 ? 16 : 16 + up_to(90));
+    std::vector<LayerSpec> layers;
+    for (int i = 0; i < 1 + up_to(2); ++i) {
+      layers.push_back(MakeLayer(4, 1 << up_to(2), 16 * (1 + up_to(3)), 32));
+      if (up_to(3) == 0) layers.back().sliding_window = 1 + up_to(200);
+    }
+    PlanRequest request;
+    request.prompt_tokens = up_to(350);
+    request.decode_tokens = up_to(1) * up_to(200);
+    request.chunk_tokens = up_to(1) * up_to(90);
+    ExpectPlanHolds(spec, layers, request);
+  }
+}
+
 TEST(PlanBytes, HoldsWhatSchedulesLeave) {
   for (const char* spec : {"random(budget=60,recent=8) | kv=int8 | tail=16 | schedule=per_chunk",
                            "random(budget=60,recent=20%) | kv=int4 | schedule=per_chunk",
@@ -333,6 +414,13 @@ TEST(PlanBytes, ErrorsSayWhatIsWrong) {
   PlanRequest decode;
   decode.decode_tokens = 1;
   EXPECT_NE(error_of("random(budget=64) | schedule=every(4)", decode).find("every(4)"),
+            std::string::npos);
+  PlanRequest prompt;
+  prompt.prompt_tokens = 100;
+  EXPECT_NE(error_of("random(budget=4x) | kv=int8 | cold(9)={kv=int4}", prompt).find("bytes"),
+            std::string::npos);
+  EXPECT_NE(error_of("random(budget=9,split=adaptive) | kv=int8 | cold(9)={kv=int4}", prompt)
+                .find("cold tiers of heads"),
             std::string::npos);
 }
 

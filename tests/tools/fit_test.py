@@ -96,8 +96,8 @@ class Fit(CliTest):
         self.assertEqual(len(compared), len(plans))
         for plan, measured in zip(plans, compared):
             mean = measured["accuracy"]["output_rel_error"]["mean"]
-            # Kernels of other targets differ in the last digits shown.
-            self.assertAlmostEqual(plan["output_rel_error"], mean, delta=0.0002 + 0.01 * mean)
+            # Kernels may round queries and weights so far that the error grows by 5 %.
+            self.assertAlmostEqual(plan["output_rel_error"], mean, delta=0.0001 + 0.05 * mean)
 
     def test_the_table_says_what_it_means(self):
         text = self.results("fit", "--model", model("window_and_global"), "--ctx", "131072",
