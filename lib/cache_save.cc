@@ -56,13 +56,20 @@ std::string_view DecodeRowsName(DecodeRows rows) {
   return rows == DecodeRows::kExact ? "exact" : "stored";
 }
 
+// Also as another version wrote it, whose canonical form may name fewer options.
+bool SameSpec(const std::string& saved, std::string_view canonical) {
+  if (saved == canonical) return true;
+  const Result<Pipeline> pipeline = Pipeline::Parse(saved);
+  return pipeline.ok() && pipeline->Canonical() == canonical;
+}
+
 // An error names what was saved and what is here.
 Status CheckFits(const StateHeader& header, const std::vector<LayerState>& layers,
                  std::string_view spec, DecodeRows decode_rows) {
   const auto differs = [](std::string_view field, const auto& saved, const auto& here) {
     return BadState(field, StrCat("saved with '", saved, "', this cache has '", here, "'"));
   };
-  if (header.spec != spec) return differs("spec", header.spec, spec);
+  if (!SameSpec(header.spec, spec)) return differs("spec", header.spec, spec);
   if (header.decode_rows != decode_rows) {
     return differs("decode_rows", DecodeRowsName(header.decode_rows), DecodeRowsName(decode_rows));
   }
@@ -127,6 +134,7 @@ Result<std::vector<LayerState>> LoadLayers(Allocator& allocator, const Pipeline&
 
 Status Cache::Save(std::string_view identity, ByteSink& sink) const {
   return NoThrow([&]() -> Status {
+    KVS_RETURN_IF_ERROR(CheckText("identity", identity));
     StateHeader header;
     header.spec = impl_->pipeline->Canonical();
     header.identity = identity;

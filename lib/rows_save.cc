@@ -16,11 +16,11 @@ constexpr Side kSides[] = {Side::kKey, Side::kValue};
 template <class Bits, Bits kExponent>
 bool NoneHasAllOf(const void* elements, std::size_t bytes) {
   const auto* bits = static_cast<const Bits*>(elements);
-  bool finite = true;
+  Bits found = 0;
   for (std::size_t i = 0; i < bytes / sizeof(Bits); ++i) {
-    finite = finite && (bits[i] & kExponent) != kExponent;
+    found |= (bits[i] & kExponent) == kExponent ? 1 : 0;
   }
-  return finite;
+  return found == 0;
 }
 
 // NaN and Inf have all bits of the exponent.

@@ -139,7 +139,7 @@ Status CheckSections(const StateHeader& header, std::int64_t bytes_there) {
 }
 
 Status CheckPreamble(const Preamble& preamble, std::int64_t bytes_there) {
-  if (std::memcmp(preamble.magic, kMagic, sizeof kMagic) != 0) {
+  if (!BeginsSavedState(std::as_bytes(std::span(preamble.magic)))) {
     return BadState("magic", "this is no saved cache");
   }
   if (preamble.version != kStateVersion) {
@@ -170,9 +170,9 @@ Status WriteStateHeader(const StateHeader& header, StateWriter& out, std::uint64
   StateWriter count;
   PutHeader(header, count);
   if (count.bytes() > kMaxHeaderBytes || header.layers.size() > kMaxLayers) {
-    return Status::Invalid(StrCat("a saved state's head is at most ", kMaxHeaderBytes,
-                                  " bytes and ", kMaxLayers, " layers; an identity of ",
-                                  header.identity.size(), " bytes makes it ", count.bytes()));
+    return Status::Invalid(StrCat("a saved state has at most ", kMaxLayers,
+                                  " layers and a head of ", kMaxHeaderBytes, " bytes, not ",
+                                  header.layers.size(), " and ", count.bytes()));
   }
   Preamble preamble = {{}, kStateVersion, static_cast<std::uint32_t>(count.bytes())};
   std::memcpy(preamble.magic, kMagic, sizeof kMagic);
@@ -207,6 +207,10 @@ Result<StateHeader> ReadStateHeader(const ByteSource& source, StateReader& in,
   KVS_RETURN_IF_ERROR(
       CheckSections(*header, bytes - kPreambleBytes - preamble.header_bytes - kChecksumBytes));
   return header;
+}
+
+bool BeginsSavedState(std::span<const std::byte> bytes) {
+  return bytes.size() >= sizeof kMagic && std::memcmp(bytes.data(), kMagic, sizeof kMagic) == 0;
 }
 
 Result<StateInfo> ReadStateInfo(ByteSource& source) {

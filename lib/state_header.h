@@ -20,7 +20,7 @@ inline std::uint64_t SectionSeed(std::uint64_t header_checksum, std::size_t inde
   return header_checksum + index;
 }
 
-// Bytes of the whole state are computed. Fails when the head is too long, naming the identity.
+// Bytes of the whole state are computed. Fails when the head is too long.
 Status WriteStateHeader(const StateHeader& header, StateWriter& out, std::uint64_t* checksum);
 
 // `source` is the one that `in` reads. Checks all of the head, and that the source holds the layers

@@ -6,6 +6,7 @@
 namespace kvsieve {
 namespace {
 
+constexpr std::size_t kMaxTextBytes = std::size_t{64} << 10;
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 
 }  // namespace
@@ -15,6 +16,17 @@ Status InState(std::string_view place, Status status) {
                                            status.error().code == ErrorCode::kUnsupported);
   if (!of_content) return status;
   return Status(status.error().code, StrCat(place, ": ", status.message()));
+}
+
+Status CheckText(std::string_view field, std::string_view text) {
+  if (text.size() > kMaxTextBytes) {
+    return BadState(field, StrCat(text.size(), " bytes, the limit is ", kMaxTextBytes));
+  }
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x20 || byte == 0x7F) return BadState(field, StrCat("byte ", i, " is no text"));
+  }
+  return Status::Ok();
 }
 
 void StateWriter::StartSection(std::uint64_t seed) {
@@ -106,7 +118,8 @@ Status StateReader::Text(std::string_view field, std::string* text) {
   KVS_RETURN_IF_ERROR(Get(&size));
   KVS_RETURN_IF_ERROR(NeedLeft(field, size, 1));
   text->resize(size);
-  return Bytes(text->data(), size);
+  KVS_RETURN_IF_ERROR(Bytes(text->data(), size));
+  return CheckText(field, *text);
 }
 
 Status StateReader::NeedLeft(std::string_view field, std::uint64_t count,

@@ -35,6 +35,9 @@ inline Status BadState(std::string_view field, std::string_view what) {
 }
 Status InState(std::string_view place, Status status);
 
+// Texts stand in messages: one line, no control characters, at most 64 KiB.
+Status CheckText(std::string_view field, std::string_view text);
+
 // Counts bytes and, with a sink, writes them. The first error stays; nothing is written after it.
 class StateWriter {
  public:

@@ -5,10 +5,12 @@
 #include <memory>
 #include <string>
 
+#include "kvsieve/eval/state_file.h"
 #include "kvsieve/eval/trace.h"
 #include "kvsieve/str_cat.h"
 #include "tools/compacted_file.h"
 #include "tools/context.h"
+#include "tools/saved_cache.h"
 #include "tools/table.h"
 
 namespace kvsieve::tools {
@@ -69,6 +71,7 @@ std::string Printable(const std::string& text) {
 }
 
 Status RunInspect(Context&, const InspectCommand& command) {
+  if (eval::IsSavedCache(command.file)) return PrintSavedCache(command.file);
   Result<eval::Trace> opened = eval::Trace::Open(command.file);
   if (!opened.ok()) {
     return PrintCompactedFile(command.file) ? Status() : opened.TakeStatus();
@@ -98,10 +101,10 @@ Status RunInspect(Context&, const InspectCommand& command) {
 
 void AddInspect(CLI::App& app, Context& context) {
   auto options = std::make_shared<InspectCommand>();
-  CLI::App* command =
-      AddCommand(app, context, "inspect", "What a trace holds, validated, or a file of compact",
-                 options, RunInspect);
-  command->add_option("FILE", options->file, "Trace file, or what compact wrote")
+  CLI::App* command = AddCommand(
+      app, context, "inspect",
+      "What a trace or a saved cache holds, validated, or a file of compact", options, RunInspect);
+  command->add_option("FILE", options->file, "Trace, saved cache, or what compact wrote")
       ->required()
       ->type_name("");
 }

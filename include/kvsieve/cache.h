@@ -207,9 +207,9 @@ class Cache {
   // -- saving -----------------------------------------------------------------------------------
 
   // Writes everything that later calls depend on, also of a prompt that is not finished, but the
-  // scores handed in, which are the caller's. `identity` says for which model, weights and prompt
-  // the rows are good; kvsieve only compares it. Room for more rows is not saved: reserved_bytes
-  // may be smaller afterwards. docs/state.md describes the format.
+  // scores handed in, which are the caller's. `identity`, one line of text, says for which
+  // model, weights and prompt the rows are good; kvsieve only compares it. Room for more rows is
+  // not saved: reserved_bytes may be smaller afterwards. docs/state.md describes the format.
   Status Save(std::string_view identity, ByteSink& sink) const;
 
  private:

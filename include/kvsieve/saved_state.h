@@ -3,7 +3,9 @@
 #ifndef KVSIEVE_SAVED_STATE_H_
 #define KVSIEVE_SAVED_STATE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,9 @@ struct StateInfo {
   // Whether attention over the state may differ from attention over all rows as they came.
   bool lossy() const { return rows_rounded || rows_dropped; }
 };
+
+// Whether bytes that begin like this are a saved state, of whatever version.
+bool BeginsSavedState(std::span<const std::byte> bytes);
 
 // Reads and checks the head of a saved state, which ends where the first layer begins.
 Result<StateInfo> ReadStateInfo(ByteSource& source);

@@ -10,7 +10,6 @@
 #include <system_error>
 
 #include "kvsieve/str_cat.h"
-#include "lib/eval/file_error.h"
 
 namespace kvsieve::eval {
 namespace {
@@ -28,11 +27,14 @@ int WriteAll(int descriptor, std::span<const std::byte> bytes) {
   return 0;
 }
 
-int WriteParts(int descriptor, std::span<const std::span<const std::byte>> parts) {
-  for (const auto& part : parts) {
-    if (const int error = WriteAll(descriptor, part); error != 0) return error;
-  }
-  return 0;
+// So that the new name survives a crash too. A folder that cannot be opened for it keeps its name
+// in memory, as without.
+void SyncFolder(const std::string& file) {
+  const std::string folder = fs::path(file).parent_path().string();
+  const int descriptor = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  fsync(descriptor);
+  close(descriptor);
 }
 
 }  // namespace
@@ -48,22 +50,46 @@ std::string FollowLinks(const std::string& path) {
   return "";
 }
 
+Result<AtomicFile> AtomicFile::Create(const std::string& path) {
+  AtomicFile file(path);
+  file.target_ = FollowLinks(path);
+  if (file.target_.empty()) return file.errors_.System("write", ELOOP);
+  file.temporary_ = StrCat(file.target_, ".", static_cast<long>(getpid()), ".tmp");
+  file.descriptor_ = open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+                          S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
+  if (file.descriptor_ < 0) return file.errors_.System("write", errno);
+  return file;
+}
+
+Status AtomicFile::Write(std::span<const std::byte> bytes) {
+  const int error = WriteAll(descriptor_, bytes);
+  return error == 0 ? Status::Ok() : errors_.System("write", error);
+}
+
+Status AtomicFile::Commit() {
+  int error = fsync(descriptor_) != 0 ? errno : 0;
+  // Some file systems report a full disk only here.
+  if (close(std::exchange(descriptor_, -1)) != 0 && error == 0) error = errno;
+  if (error == 0 && std::rename(temporary_.c_str(), target_.c_str()) != 0) error = errno;
+  if (error != 0) {
+    unlink(temporary_.c_str());
+    return errors_.System("write", error);
+  }
+  SyncFolder(target_);
+  return Status::Ok();
+}
+
+void AtomicFile::Discard() {
+  if (descriptor_ < 0) return;
+  close(descriptor_);
+  unlink(temporary_.c_str());
+}
+
 Status WriteFileAtomically(const std::string& path,
                            std::span<const std::span<const std::byte>> parts) {
-  const FileErrors errors(path);
-  const std::string target = FollowLinks(path);
-  if (target.empty()) return errors.System("write", ELOOP);
-  const std::string temporary = StrCat(target, ".", static_cast<long>(getpid()), ".tmp");
-  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-                              S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
-  if (descriptor < 0) return errors.System("write", errno);
-  int error = WriteParts(descriptor, parts);
-  // Some file systems report a full disk only here.
-  if (close(descriptor) != 0 && error == 0) error = errno;
-  if (error == 0 && std::rename(temporary.c_str(), target.c_str()) != 0) error = errno;
-  if (error == 0) return Status::Ok();
-  unlink(temporary.c_str());
-  return errors.System("write", error);
+  KVS_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  for (const auto& part : parts) KVS_RETURN_IF_ERROR(file.Write(part));
+  return file.Commit();
 }
 
 }  // namespace kvsieve::eval

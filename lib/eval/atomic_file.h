@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "kvsieve/result.h"
+#include "lib/eval/file_error.h"
 
 namespace kvsieve::eval {
 
@@ -14,8 +16,37 @@ namespace kvsieve::eval {
 // a symbolic link, which need not exist. Empty when links lead in a circle.
 std::string FollowLinks(const std::string& path);
 
-// Writes the parts one after the other to a temporary name beside FollowLinks(path), then renames
-// it; a failure leaves no temporary file and an existing file as it was. Links stay links.
+// A file written under a temporary name beside FollowLinks(path) until Commit gives it its own.
+// Without Commit, or when it fails, no temporary file is left and an existing file is as it was.
+// Links stay links.
+class AtomicFile {
+ public:
+  static Result<AtomicFile> Create(const std::string& path);
+  ~AtomicFile() { Discard(); }
+  AtomicFile(AtomicFile&& other) noexcept
+      : errors_(std::move(other.errors_)),
+        target_(std::move(other.target_)),
+        temporary_(std::move(other.temporary_)),
+        descriptor_(std::exchange(other.descriptor_, -1)) {}
+  AtomicFile& operator=(AtomicFile&&) = delete;
+
+  // Behind what was written before.
+  Status Write(std::span<const std::byte> bytes);
+  // Returns when the bytes are on the disk: a name without them would be a broken file after a
+  // crash. The last call.
+  Status Commit();
+
+ private:
+  explicit AtomicFile(const std::string& path) : errors_(path) {}
+  void Discard();
+
+  FileErrors errors_;
+  std::string target_;
+  std::string temporary_;
+  int descriptor_ = -1;
+};
+
+// The parts, one after the other, as one AtomicFile.
 Status WriteFileAtomically(const std::string& path,
                            std::span<const std::span<const std::byte>> parts);
 

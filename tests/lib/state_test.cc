@@ -2,8 +2,10 @@
 // bit, then and later.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -163,6 +165,49 @@ TEST(State, QueriesAheadOfRowsAndAfterATrimComeBack) {
       ASSERT_TRUE(c->FinishPrefill().ok());
     }
     ExpectSame(loaded, cache);
+  }
+}
+
+// One cache lives on, the other is saved and loaded after every step.
+TEST(State, RandomLivesThatAreSavedAndLoadedStayTheSame) {
+  for (const char* spec :
+       {"none | kv=int4 | tail=7", "recency(budget=60) | k=center+turbo3, v=int8 | tail=5",
+        "random(budget=64,select=block:16) | kv=channel(bits=2,group=16) | schedule=every(16)",
+        "random(budget=50) | kv=int8 | schedule=per_chunk",
+        "window_attention(budget=60,window=8) | kv=f16 | schedule=every(5)"}) {
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+      SCOPED_TRACE(std::string(spec) + ", seed " + std::to_string(seed));
+      std::mt19937_64 random(seed);
+      Life life;
+      life.spec = spec;
+      if (seed % 2 == 0) life.layers.push_back(life.layers[0]);
+      if (seed % 2 == 0) life.layers[1].sliding_window = 30;
+      Cache cache = life.Empty();
+      Cache reloaded = life.Empty();
+      for (int step = 0; step < 40; ++step) {
+        const bool decodes = step >= 10;
+        const auto gap = static_cast<std::int64_t>(random() % 3 == 0 ? random() % 9 : 0);
+        const auto count = static_cast<std::int64_t>(1 + random() % (decodes ? 12 : 40));
+        const bool trims = random() % 5 == 0;
+        const auto back = static_cast<TokenPos>(random() % 30);
+        const std::int64_t first = cache.next_position() + gap;
+        for (Cache* c : {&cache, &reloaded}) {
+          if (step == 10) {
+            ASSERT_TRUE(c->FinishPrefill().ok());
+          }
+          if (trims) {
+            const TokenPos end = std::max(0, c->next_position() - back);
+            ASSERT_TRUE(c->TrimToPosition(end, Trim::kAllowInexact).ok());
+          }
+          life.Step(*c, decodes ? Phase::kDecode : Phase::kPrefill, first, count);
+        }
+        ASSERT_FALSE(HasFatalFailure());
+        const Bytes state = Saved(reloaded);
+        ASSERT_TRUE(state == Saved(cache)) << "step " << step;
+        ASSERT_TRUE(LoadBytes(state, reloaded).ok());
+      }
+      ExpectSame(reloaded, cache);
+    }
   }
 }
 

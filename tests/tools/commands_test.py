@@ -107,6 +107,22 @@ class Commands(CliTest):
         self.assertRegex(text, r"(?m)^ *29 +3 +64 +64 +768 +256$")
         self.assertIn("is not a name of kv-trace 1", self.complaint("compare", out, "-p", "none"))
 
+    def test_inspect_checks_a_saved_cache_and_shows_what_it_holds(self):
+        golden = os.path.join(SOURCE_DIR, "tests", "golden", "state", "v1_stored.kvs")
+        text = self.results("inspect", golden)
+        for expected in ["v1_stored.kvs: saved cache, format 1, valid", "identity:  golden",
+                         "random(budget=40", "prompt:    finished", "next 60, exact again from 60",
+                         "rows are stored rounded, tokens have no row any more"]:
+            self.assertIn(expected, text)
+        self.assertRegex(text, r"(?m)^ *0 +2 +2 +16 +24 +all +60 +80 +\d+\.\d +k=center\+turbo")
+        with open(golden, "rb") as file:
+            state = bytearray(file.read())
+        state[-20] ^= 1
+        broken = self.path("broken.kvs")
+        with open(broken, "wb") as file:
+            file.write(state)
+        self.assertIn("layer 3: checksum", self.complaint("inspect", broken))
+
     def test_gen_names_its_presets_and_says_when_a_window_is_too_long(self):
         self.assertRegex(self.results("gen", "--help"), r"--preset NAME[^\n]*needle")
         command = ["gen", "-o", self.path("t"), "--tokens", "100", "--window", "5000"]
