@@ -72,6 +72,10 @@ Status LoadProgress(StateReader& in, LayerState& layer) {
   layer.evicted = record.evicted != 0;
   layer.shape.key_type = static_cast<ElementType>(record.key_type);
   layer.shape.value_type = static_cast<ElementType>(record.value_type);
+  // V that lies in K is read in K's type.
+  if (layer.shape.value_is_key_prefix && record.key_type != record.value_type) {
+    return BadState("element types", "V lies in K and has another");
+  }
   KVS_RETURN_IF_ERROR(in.Text("note", &layer.note));
   KVS_ASSIGN_OR_RETURN(layer.seen, SeenPositions::Load(in));
   if (layer.seen.TokensBefore(layer.next_position) != layer.tokens()) {

@@ -29,7 +29,10 @@ std::vector<Golden> Goldens() {
   LayerSpec sliding = cache_test::MakeLayer(2, 1, 16, 16);
   sliding.sliding_window = 24;
   sliding.layer = 3;
-  return {{"stored",
+  LayerSpec latent = cache_test::MakeLayer(2, 1, 24, 16);
+  latent.value_is_key_prefix = true;
+  return {{"latent", "none | kv=int8 | tail=4", Stage::kFinished, {latent}, ElementType::kF16},
+          {"stored",
            "random(budget=40) | k=center+turbo3, v=int4 | exact_sinks=2, tail=4",
            Stage::kFinished,
            {cache_test::MakeLayer(2, 2, 16, 24), sliding},

@@ -179,6 +179,23 @@ TEST(StateFaults, WhatIsOutOfRangeIsNamed) {
   expect(positions + 24, U8{0x3F}, {"tier 0", "positions", "bitmap"});  // 5 is no token seen
 }
 
+// V would be read past the end of its row.
+TEST(StateFaults, VThatLiesInKHasItsType) {
+  Life life;
+  life.spec = "none | kv=int8 | tail=2";
+  life.layers = {MakeLayer(1, 1, 16, 16)};
+  life.layers[0].value_is_key_prefix = true;
+  life.type = ElementType::kF16;
+  life.prompt_rows = 20;
+  Bytes state = Saved(life.At(Stage::kFinished));
+  Cache cache = life.Empty();
+  MemorySource source(state);
+  const std::int64_t section = ReadStateInfo(source)->layers[0].bytes + 8;
+  state[static_cast<std::size_t>(std::ssize(state) - section) + 38] = std::byte{0};  // f32
+  Sign(state);
+  ExpectRefused(state, cache, {"layer 0", "element types", "V lies in K"});
+}
+
 TEST(StateFaults, ASectionOfAnotherStateOrLayerDoesNotFit) {
   Life life = SmallLife();
   life.layers[1] = life.layers[0];  // sections of one length
