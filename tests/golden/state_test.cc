@@ -32,6 +32,11 @@ std::vector<Golden> Goldens() {
   LayerSpec latent = cache_test::MakeLayer(2, 1, 24, 16);
   latent.value_is_key_prefix = true;
   return {{"latent", "none | kv=int8 | tail=4", Stage::kFinished, {latent}, ElementType::kF16},
+          {"tiers",
+           "random(budget=40) | kv=int8 | cold(16)={k=center+turbo2, v=int4}",
+           Stage::kFinished,
+           {cache_test::MakeLayer(2, 1, 16, 16)},
+           ElementType::kF32},
           {"stored",
            "random(budget=40) | k=center+turbo3, v=int4 | exact_sinks=2, tail=4",
            Stage::kFinished,

@@ -65,21 +65,23 @@ TEST_P(StateOfPipeline, ComesBackAtEveryStage) {
 
 INSTANTIATE_TEST_SUITE_P(
     Pipelines, StateOfPipeline,
-    ::testing::Values("none | kv=f16", "none | kv=int8 | exact_sinks=4 | tail=20",
-                      // Statistics of every transform.
-                      "none | k=center+turbo4, v=channel_scale+int4 | exact_sinks=0",
-                      "snapkv(budget=70,window=16) | k=center+hadamard+int3, v=turbo2",
-                      // Groups of rows, whole and with gaps.
-                      "none | kv=channel(bits=2,group=16)",
-                      "none | k=channel(bits=4,group=64), v=int8",
-                      "random(budget=90,select=block:16) | k=channel(bits=3,group=16), v=int4 | "
-                      "schedule=every(16)",
-                      // Heads that keep different rows.
-                      "snapkv(budget=40%,window=16,split=adaptive) | kv=q8_0 | tail=10",
-                      // Rows that an earlier selection left, and evictions to come.
-                      "random(budget=90) | kv=int8 | tail=30 | schedule=per_chunk",
-                      "window_attention(budget=90,window=8) | kv=int4 | tail=3 | schedule=every(4)",
-                      "recency(budget=90) | kv=q4_0 | schedule=every(7)"));
+    ::testing::Values(
+        "none | kv=f16", "none | kv=int8 | exact_sinks=4 | tail=20",
+        // Statistics of every transform.
+        "none | k=center+turbo4, v=channel_scale+int4 | exact_sinks=0",
+        "snapkv(budget=70,window=16) | k=center+hadamard+int3, v=turbo2",
+        // Groups of rows, whole and with gaps.
+        "none | kv=channel(bits=2,group=16)", "none | k=channel(bits=4,group=64), v=int8",
+        "random(budget=90,select=block:16) | k=channel(bits=3,group=16), v=int4 | "
+        "schedule=every(16)",
+        // Heads that keep different rows.
+        "snapkv(budget=40%,window=16,split=adaptive) | kv=q8_0 | tail=10",
+        // Rows that an earlier selection left, and evictions to come.
+        "random(budget=90) | kv=int8 | tail=30 | schedule=per_chunk",
+        "window_attention(budget=90,window=8) | kv=int4 | tail=3 | schedule=every(4)",
+        "recency(budget=90) | kv=q4_0 | schedule=every(7)",
+        // Rows of several tiers, which interleave.
+        "random(budget=90) | kv=int8 | tail=6 | cold(30)={kv=int4} | cold(20)={kv=turbo2}"));
 
 TEST(State, LayersOfManyShapesComeBack) {
   Life life;

@@ -111,7 +111,8 @@ class Commands(CliTest):
         golden = os.path.join(SOURCE_DIR, "tests", "golden", "state", "v1_stored.kvs")
         text = self.results("inspect", golden)
         for expected in ["v1_stored.kvs: saved cache, format 1, valid", "identity:  golden",
-                         "random(seed=0,budget=40", "prompt:    finished", "next 60, exact again from 60",
+                         "random(seed=0,budget=40", "prompt:    finished",
+                         "next 60, exact again from 60",
                          "rows are stored rounded, tokens have no row any more"]:
             self.assertIn(expected, text)
         self.assertRegex(text, r"(?m)^ *0 +2 +2 +16 +24 +all +60 +80 +\d+\.\d +k=center\+turbo")
