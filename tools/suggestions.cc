@@ -23,6 +23,7 @@ constexpr Measured kMeasured[] = {
     {"none | k=center+turbo5, v=turbo4 | exact_sinks=4", 0.0297},
     {"none | k=center+turbo4, v=turbo4 | exact_sinks=4", 0.0390},
     {"none | kivi4", 0.0475},
+    {"none | k=center+turbo5, v=turbo3 | exact_sinks=4", 0.0543},
     {"none | k8v4", 0.0606},
     {"none | k=center+turbo4, v=turbo3 | exact_sinks=4", 0.0608},
     {"none | 4bit_nc", 0.0741},
