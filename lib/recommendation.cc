@@ -25,16 +25,15 @@ constexpr StorageRecommendation kStorageRecommendations[] = {
     {4.625, "none | k=center+turbo5, v=turbo4 | exact_sinks=4",
      "centring shortens keys, all but the attention sink's, which stays exact"},
     {4.125, "none | k=center+turbo5, v=turbo3 | exact_sinks=4",
-     "keys decide which rows are read: as good as 4 bits for both on one model, less than half the "
-     "loss on the other"},
+     "keys decide which rows are read: about half the loss of 4 bits for both in copying"},
     {3.625, "none | k=center+turbo4, v=turbo3 | exact_sinks=4",
      "half the loss of 5-bit keys with 2-bit values on one model, about as much on the other"},
     {3.125, "none | k=center+turbo4, v=turbo2 | exact_sinks=4",
      "as good as 3 bits for both on one model, less than half the loss on the other"},
     {2.625, "none | k=center+turbo3, v=turbo2 | exact_sinks=4",
      "a third of the loss of 2-bit keys with 3-bit values"},
-    {2.125, "none | k=center+turbo2, v=turbo2 | exact_sinks=4",
-     "where nothing may be dropped; otherwise half of the rows at 4 bits read better"},
+    {2.125, "none | k=center+turbo3, v=turbo1 | exact_sinks=4",
+     "1-bit values lose less than 2-bit keys; half of the rows at 4 bits read better still"},
 };
 
 }  // namespace
