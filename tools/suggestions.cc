@@ -32,9 +32,9 @@ constexpr Measured kMeasured[] = {
     {"none | k3v4_nc", 0.1175},
     {"none | k=center+turbo3, v=turbo2 | exact_sinks=4", 0.1299},
     {"none | 3bit_nc", 0.1587},
-    {"none | k=center+turbo2, v=turbo2 | exact_sinks=4", 0.1793},
     {"output_perturbation(budget=25%,pool=none)", 0.1860},
     {"key_diff(budget=50%) | k=center+turbo4, v=turbo4 | exact_sinks=4", 0.2241},
+    {"none | k=center+turbo3, v=turbo1 | exact_sinks=4", 0.2451},
     {"none | kivi2", 0.2658}};
 
 constexpr std::string_view kPlain[] = {"none | kv=f16", "none | kv=q8_0", "none | kv=int8"};
