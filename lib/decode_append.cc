@@ -27,7 +27,7 @@ Status DecodeAppend::Stage(const HeadsView& keys, const HeadsView& values, NonFi
     std::uint8_t* to = copy.data();
     for (int head = 0; head < rows.heads; ++head) {
       for (std::int64_t r = 0; r < rows.rows; ++r, to += row_bytes) {
-        KVS_RETURN_IF_ERROR(CopyCheckedRow(rows, side, head, r, policy, to, &zeroed_));
+        KVS_RETURN_IF_ERROR(CopyCheckedRow(rows, side, head, r, policy, to, &tally_));
       }
     }
   }
@@ -146,7 +146,7 @@ Status DecodeAppend::Append(const HeadsView& keys, const HeadsView& values,
     KVS_RETURN_IF_ERROR(EncodeHead(head, layer_.heads[head]));
   }
   for (int head = 0; head < layer_.spec.kv_heads; ++head) CommitHead(head, layer_.heads[head]);
-  layer_.zeroed += zeroed_;
+  layer_.zeroed += tally_.zeroed;
   layer_.CountTokens(positions);
   if (layer_.slides()) DropOutOfWindow();
   return Status::Ok();

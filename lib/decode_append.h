@@ -11,6 +11,7 @@
 #include "kvsieve/pipeline.h"
 #include "kvsieve/result.h"
 #include "lib/layer_state.h"
+#include "lib/row_copy.h"
 
 namespace kvsieve {
 
@@ -57,7 +58,7 @@ class DecodeAppend {
   std::vector<Leaving> leaving_;    // per head
   std::vector<std::uint8_t> keys_;  // the new rows, checked: [kv_heads][n][row]
   std::vector<std::uint8_t> values_;
-  std::int64_t zeroed_ = 0;
+  RowTally tally_;
 };
 
 }  // namespace kvsieve

@@ -11,10 +11,16 @@
 
 namespace kvsieve {
 
+// Of the rows copied.
+struct RowTally {
+  std::int64_t zeroed = 0;  // elements that were NaN or Inf
+  float largest = 0;        // no element is larger in magnitude
+};
+
 // Copies row `r` of `head` to `to`. A NaN or Inf in it is an error that names side, head and row,
-// or is set to zero and added to *zeroed.
+// or is set to zero and counted.
 Status CopyCheckedRow(const HeadsView& rows, Side side, int head, std::int64_t r,
-                      NonFinitePolicy policy, void* to, std::int64_t* zeroed);
+                      NonFinitePolicy policy, void* to, RowTally* tally);
 
 }  // namespace kvsieve
 

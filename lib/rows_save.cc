@@ -1,5 +1,6 @@
 // Rows of a saved cache in the type they came in: exact rows, an unfinished prompt, and queries.
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -136,6 +137,7 @@ Result<Staging> Staging::Load(Allocator& allocator, const RowShape& shape, int k
     return BadState("rows", StrCat(record.fresh_rows));
   }
   Staging staging;
+  staging.largest_ = std::numeric_limits<float>::infinity();  // not known
   for (std::uint64_t h = 0; h < record.kept_heads; ++h) {
     Result<ExactRows> head = ExactRows::Load(allocator, shape, in);
     if (!head.ok()) return InState(StrCat("head ", h), head.TakeStatus());

@@ -19,6 +19,7 @@
 #include "kvsieve/types.h"
 #include "lib/buffer.h"
 #include "lib/exact_rows.h"
+#include "lib/row_copy.h"
 
 namespace kvsieve {
 
@@ -41,6 +42,8 @@ class Staging {
   const std::uint8_t* row(const RowShape& shape, Side side, int head, RowIndex r) const;
   void ReadRows(const RowShape& shape, Side side, int head, RowIndex first, int count,
                 float* out) const;
+  // No element that was ever appended is larger in magnitude.
+  float largest() const { return largest_; }
   // Whether all rows of every head lie in one piece.
   bool in_one_piece() const { return kept_.empty() && pages_.size() == 1; }
 
@@ -83,7 +86,7 @@ class Staging {
   const Page& PageOf(RowIndex r) const;
   const std::uint8_t* fresh_row(const RowShape& shape, Side side, int head, RowIndex r) const;
   Status CopyHead(const RowShape& shape, Side side, const HeadsView& rows, int head,
-                  NonFinitePolicy policy, std::int64_t* zeroed);
+                  NonFinitePolicy policy, RowTally* tally);
 
   void SaveFresh(const RowShape& shape, Side side, int head, StateWriter& out) const;
   Status LoadFresh(Allocator& allocator, const RowShape& shape, int kv_heads, StateReader& in);
@@ -95,6 +98,7 @@ class Staging {
   std::vector<Page> pages_;      // rows that came since
   Buffer positions_;             // of the rows in pages_
   std::int64_t rows_ = 0;        // in pages_
+  float largest_ = 0;
 };
 
 // One head and side of a Staging, as evict and Chain::Learn read it.
@@ -113,6 +117,7 @@ class StagedRows final : public RowSource {
     return RowMajor{staging_.row(shape_, side_, head_, 0), shape_.type(side_),
                     shape_.row_stride(side_)};
   }
+  float LargestMagnitude() const override { return staging_.largest(); }
 
  private:
   const Staging& staging_;
@@ -125,23 +130,17 @@ class StagedRows final : public RowSource {
 class ChosenRows final : public RowSource {
  public:
   ChosenRows(const RowSource& source, std::span<const RowIndex> chosen)
-      : source_(source), chosen_(chosen) {}
+      : source_(source), chosen_(chosen), view_(source.TryView()) {}
   std::int64_t rows() const override { return static_cast<std::int64_t>(chosen_.size()); }
   int dim() const override { return source_.dim(); }
-  void ReadRows(RowIndex first, int count, float* out) const override {
-    // Runs of neighbouring rows are read together.
-    for (int i = 0; i < count;) {
-      const RowIndex begin = chosen_[first + i];
-      int run = 1;
-      while (i + run < count && chosen_[first + i + run] == begin + run) ++run;
-      source_.ReadRows(begin, run, out + std::int64_t{i} * dim());
-      i += run;
-    }
-  }
+  // Prefetches the rows behind those it reads, as many, which mostly come next.
+  void ReadRows(RowIndex first, int count, float* out) const override;
+  float LargestMagnitude() const override { return source_.LargestMagnitude(); }
 
  private:
   const RowSource& source_;
   std::span<const RowIndex> chosen_;
+  std::optional<RowMajor> view_;
 };
 
 }  // namespace kvsieve

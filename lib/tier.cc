@@ -184,11 +184,14 @@ Status Tier::Reserve(Allocator& allocator, std::span<const TokenPos> positions) 
 
 void Tier::Fill(const RowSource& keys, const RowSource& values, std::span<const TokenPos> positions,
                 float* scratch) {
+  // By panels: while one is encoded, the rows of the next are on their way from memory.
+  const int step = std::max(kPanelRows, store_->group_rows());
   const std::int64_t total = keys.rows();
   for (std::int64_t done = 0; done < total;) {
     const std::int64_t next = NextSlot();
     const int slot = static_cast<int>(next % kBlockRows);
-    const int count = static_cast<int>(std::min<std::int64_t>(kBlockRows - slot, total - done));
+    const int room = step - slot % step;
+    const int count = static_cast<int>(std::min<std::int64_t>(room, total - done));
     Block& target = blocks_[static_cast<std::size_t>(next / kBlockRows)];
     for (const Side side : store_->sides()) {
       (side == Side::kKey ? keys : values).ReadRows(done, count, scratch);

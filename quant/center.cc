@@ -39,6 +39,9 @@ class CenterTransform final : public Transform {
     return Status::Ok();
   }
 
+  // The mean is no larger than the rows.
+  float BoundAfter(float magnitude) const override { return 2 * magnitude * (1 + 0x1p-20F); }
+
   void Apply(const float* stats, float* rows, int count) const override {
     for (int r = 0; r < count; ++r, rows += dim_) {
       for (int j = 0; j < dim_; ++j) rows[j] -= stats[j];

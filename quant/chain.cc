@@ -27,6 +27,11 @@ class TransformedRows final : public RowSource {
       stats += transform->stats_floats();
     }
   }
+  float LargestMagnitude() const override {
+    float bound = base_.LargestMagnitude();
+    for (const auto& transform : transforms_) bound = transform->BoundAfter(bound);
+    return bound;
+  }
 
  private:
   const RowSource& base_;

@@ -94,8 +94,9 @@ class ChannelCodec final : public Codec {
   }
 
   Status Learn(const RowSource& rows, float*) const override {
-    return ForEachRow(
-        rows, [&](RowIndex r, const float* row) { return CheckScaled(row, dim(), r, "channel"); });
+    return ForRowsBeyond(kMaxScaled, rows, [&](RowIndex r, const float* row) {
+      return CheckScaled(row, dim(), r, "channel");
+    });
   }
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,

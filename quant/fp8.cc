@@ -9,6 +9,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "quant/block_codec.h"
 #include "quant/code_rows.h"
@@ -60,8 +61,9 @@ class Fp8Codec final : public BlockCodec {
   KernelPath path() const override { return KernelPath::kFused; }
 
   Status Learn(const RowSource& rows, float*) const override {
-    return ForEachRow(
-        rows, [&](RowIndex r, const float* row) { return CheckFinite(row, dim(), r, "fp8"); });
+    return ForRowsBeyond(
+        std::numeric_limits<float>::max(), rows,
+        [&](RowIndex r, const float* row) { return CheckFinite(row, dim(), r, "fp8"); });
   }
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,

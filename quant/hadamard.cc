@@ -40,6 +40,10 @@ class HadamardTransform final : public Transform {
 
   std::string Canonical() const override { return canonical_; }
   Status Learn(const RowSource&, float*) const override { return Status::Ok(); }
+  // The length of a block, and what 12 roundings of f32 may add.
+  float BoundAfter(float magnitude) const override {
+    return magnitude * std::sqrt(static_cast<float>(block_)) * (1 + 0x1p-18F);
+  }
 
   void Apply(const float*, float* rows, int count) const override { Rotate(rows, count); }
   void Invert(const float*, float* rows, int count) const override { RotateBack(rows, count); }

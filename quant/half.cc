@@ -40,7 +40,8 @@ class HalfCodec final : public BlockCodec {
   KernelPath path() const override { return KernelPath::kFused; }
 
   Status Learn(const RowSource& rows, float*) const override {
-    return ForEachRow(rows, [&](RowIndex r, const float* row) { return CheckRange(row, r); });
+    return ForRowsBeyond(Format::kMax, rows,
+                         [&](RowIndex r, const float* row) { return CheckRange(row, r); });
   }
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,

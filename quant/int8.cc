@@ -22,8 +22,9 @@ class Int8Codec final : public BlockCodec {
   KernelPath path() const override { return KernelPath::kFused; }
 
   Status Learn(const RowSource& rows, float*) const override {
-    return ForEachRow(
-        rows, [&](RowIndex r, const float* row) { return CheckScaled(row, dim(), r, "int8"); });
+    return ForRowsBeyond(kMaxScaled, rows, [&](RowIndex r, const float* row) {
+      return CheckScaled(row, dim(), r, "int8");
+    });
   }
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,

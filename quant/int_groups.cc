@@ -120,8 +120,9 @@ class GroupCodec final : public BlockCodec {
   KernelPath path() const override { return fused() ? KernelPath::kFused : KernelPath::kPortable; }
 
   Status Learn(const RowSource& rows, float*) const override {
-    return ForEachRow(
-        rows, [&](RowIndex r, const float* row) { return CheckScaled(row, dim(), r, name_); });
+    return ForRowsBeyond(kMaxScaled, rows, [&](RowIndex r, const float* row) {
+      return CheckScaled(row, dim(), r, name_);
+    });
   }
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,

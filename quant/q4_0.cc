@@ -34,7 +34,8 @@ class Q4_0Codec final : public BlockCodec {
   KernelPath path() const override { return KernelPath::kFused; }
 
   Status Learn(const RowSource& rows, float*) const override {
-    return ForEachRow(rows, [&](RowIndex r, const float* row) { return CheckRow(row, r); });
+    return ForRowsBeyond(kF16Max * kLargestCode, rows,
+                         [&](RowIndex r, const float* row) { return CheckRow(row, r); });
   }
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,

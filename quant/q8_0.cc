@@ -23,7 +23,8 @@ class Q8_0Codec final : public BlockCodec {
   KernelPath path() const override { return KernelPath::kFused; }
 
   Status Learn(const RowSource& rows, float*) const override {
-    return ForEachRow(rows, [&](RowIndex r, const float* row) { return CheckRow(row, r); });
+    return ForRowsBeyond(kF16Max * kLimit, rows,
+                         [&](RowIndex r, const float* row) { return CheckRow(row, r); });
   }
 
   Status Encode(const float*, const float* rows, int count, BlockRef block,

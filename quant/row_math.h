@@ -57,6 +57,14 @@ Status ForEachRow(const RowSource& rows, Visit visit) {
   return Status::Ok();
 }
 
+// The same, but no row is read where all are known to be within `limit`: for a `visit` that only
+// looks for elements beyond it.
+template <class Visit>
+Status ForRowsBeyond(float limit, const RowSource& rows, Visit visit) {
+  if (rows.LargestMagnitude() <= limit) return Status::Ok();
+  return ForEachRow(rows, visit);
+}
+
 }  // namespace kvsieve::quant
 
 #endif  // KVSIEVE_QUANT_ROW_MATH_H_

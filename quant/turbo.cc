@@ -116,6 +116,8 @@ class TurboCodec final : public BlockCodec {
   int stats_floats() const override { return 1; }  // 1 when scales are bf16, 0 when f16
 
   Status Learn(const RowSource& rows, float* stats) const override {
+    stats[0] = 0.0F;
+    if (!MayBeLong(rows.LargestMagnitude())) return Status::Ok();
     bool wide = false;
     Status status = ForEachRow(rows, [&](RowIndex r, const float* row) {
       KVS_RETURN_IF_ERROR(CheckScaled(row, dim(), r, "turbo"));

@@ -5,6 +5,9 @@
 //   attend_peer keep ROWS ROUNDS     kvsieve's stores after random eviction to several rates
 //   attend_peer encode ROWS ROUNDS   rows from f32, without attention
 //
+// A fourth argument names the instruction set of kvsieve's side (AVX2); ggml's is that of the
+// build.
+//
 // Every output is first held against exact attention over the same rows decoded; one that is
 // further off than rounding explains ends the program. Lines on stdout, fields separated by tabs:
 //   check NAME ERROR TOLERANCE CODES    the worst query head, relative; and what encoding lost:
@@ -155,22 +158,23 @@ std::vector<NamedEncoder> Encoders() {
 }
 
 void MeasureEncoding(std::int64_t rows, int rounds) {
-  std::vector<float> source(static_cast<std::size_t>(rows * kDim));
+  const auto floats = rows * kDim;
+  HugeBuffer memory(static_cast<std::size_t>(floats) * sizeof(float));
+  auto* source = reinterpret_cast<float*>(memory.data());
   const LayerData data((rows + kKvHeads - 1) / kKvHeads);
-  ConvertToF32(data.keys(), ElementType::kF16, std::ssize(source), source.data());
+  ConvertToF32(data.keys(), ElementType::kF16, floats, source);
   const std::vector<NamedEncoder> encoders = Encoders();
-  const std::size_t bytes = source.size() * sizeof(float);
   volatile std::uint64_t sink = 0;
   for (int round = 0; round < rounds; ++round) {
     for (const NamedEncoder& entry : encoders) {
-      const double read = Milliseconds([&] { sink = sink + PureRead(source.data(), bytes); });
+      const double read = Milliseconds([&] { sink = sink + PureRead(source, memory.bytes()); });
       const double time = Milliseconds([&] {
         for (std::int64_t r = 0; r < rows; r += kBlockRows) {
-          entry.encoder->Encode(source.data() + r * kDim,
+          entry.encoder->Encode(source + r * kDim,
                                 static_cast<int>(std::min<std::int64_t>(kBlockRows, rows - r)));
         }
       });
-      PrintTime(entry.name, bytes, read, time);
+      PrintTime(entry.name, memory.bytes(), read, time);
     }
   }
 }
@@ -190,13 +194,16 @@ void Run(std::string_view mode, std::int64_t rows, int rounds) {
 
 int main(int argc, char** argv) {
   using kvsieve::bench::Fail;
-  const std::string_view mode = argc == 4 ? argv[1] : "";
+  const std::string_view mode = argc == 4 || argc == 5 ? argv[1] : "";
   if (mode != "peers" && mode != "keep" && mode != "encode") {
-    Fail("usage: attend_peer peers|keep|encode ROWS ROUNDS");
+    Fail("usage: attend_peer peers|keep|encode ROWS ROUNDS [TARGET]");
   }
   const auto rows = kvsieve::ParseInt(argv[2]);
   const auto rounds = kvsieve::ParseInt(argv[3]);
   if (!rows.ok() || *rows < 64 || *rows > (1 << 20)) Fail("ROWS is a number from 64 to 1048576");
   if (!rounds.ok() || *rounds < 1 || *rounds > 10000) Fail("ROUNDS is a number from 1 to 10000");
+  if (const auto chosen = kvsieve::SelectTarget(argc == 5 ? argv[4] : ""); !chosen.ok()) {
+    Fail(chosen.message());
+  }
   kvsieve::bench::Run(mode, *rows, static_cast<int>(*rounds));
 }

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -109,11 +110,17 @@ class KvsieveEncoder final : public RowEncoder {
   KvsieveEncoder(std::string_view store, Side side)
       : chain_(BuildChain(store, side)),
         block_(chain_->codec().BlockBytes(kBlockRows)),
-        stats_(static_cast<std::size_t>(chain_->stats_floats()) + 1) {}
+        scratch_(std::size_t{kBlockRows} * kDim * sizeof(float)),
+        stats_(static_cast<std::size_t>(chain_->stats_floats()) + 1),
+        rotates_(Has(store, "turbo")) {}
 
   void Encode(const float* rows, int count) override {
     const BlockRef block{reinterpret_cast<std::uint8_t*>(block_.data()), kBlockRows};
-    Check(chain_->codec().Encode(stats_.data(), rows, count, block, 0));
+    if (!rotates_) return Check(chain_->codec().Encode(stats_.data(), rows, count, block, 0));
+    // A chain turns its rows in place, as those that a cache reads into scratch.
+    std::memcpy(scratch_.data(), rows, static_cast<std::size_t>(count) * kDim * sizeof(float));
+    Check(
+        chain_->Encode(stats_.data(), reinterpret_cast<float*>(scratch_.data()), count, block, 0));
   }
 
  private:
@@ -125,7 +132,9 @@ class KvsieveEncoder final : public RowEncoder {
 
   std::shared_ptr<const Chain> chain_;
   HugeBuffer block_;
+  HugeBuffer scratch_;
   std::vector<float> stats_;
+  bool rotates_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -130,6 +131,11 @@ class Transform {
   virtual bool wants_exact_sinks() const { return false; }
 
   virtual Status Learn(const RowSource& rows, float* stats) const = 0;
+  // A bound of the elements that Apply makes of rows whose elements are within `magnitude`, once
+  // these rows are learnt; Inf when there is none.
+  virtual float BoundAfter(float /*magnitude*/) const {
+    return std::numeric_limits<float>::infinity();
+  }
   // In place, f32 [count, dim].
   virtual void Apply(const float* stats, float* rows, int count) const = 0;
   virtual void Invert(const float* stats, float* rows, int count) const = 0;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -137,6 +138,9 @@ class RowSource {
     std::int64_t row_stride;  // elements
   };
   virtual std::optional<RowMajor> TryView() const { return std::nullopt; }
+
+  // No element is larger in magnitude; Inf when that is not known without reading them.
+  virtual float LargestMagnitude() const { return std::numeric_limits<float>::infinity(); }
 };
 
 }  // namespace kvsieve

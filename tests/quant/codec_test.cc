@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "codec_variants.h"
@@ -254,6 +255,49 @@ TEST(CodecValues, BytesAndDecodedRowsAreTheSameOnEveryTarget) {
       }
     }
   }
+}
+
+// Rows that tell how large they are, and count what is read of them.
+class BoundedRows final : public RowSource {
+ public:
+  BoundedRows(const Rows& rows, float bound) : rows_(rows), bound_(bound) {}
+  std::int64_t rows() const override { return rows_.rows(); }
+  int dim() const override { return rows_.dim(); }
+  void ReadRows(RowIndex first, int count, float* out) const override {
+    rows_read_ += count;
+    rows_.ReadRows(first, count, out);
+  }
+  float LargestMagnitude() const override { return bound_; }
+  std::int64_t rows_read() const { return rows_read_; }
+
+ private:
+  const Rows& rows_;
+  float bound_;
+  mutable std::int64_t rows_read_ = 0;
+};
+
+TEST(Learn, ReadsNoRowsThatAreKnownToFit) {
+  const Rows rows = GaussianRows(70, 64, 31);
+  std::vector<std::string> chains = EveryCodec(64);
+  chains.insert(chains.end(), {"hadamard+int8", "hadamard+f16", "hadamard+q8_0"});
+  for (const std::string& text : chains) {
+    const auto chain = MakeChainOrDie(text, 64, Side::kKey);
+    const BoundedRows known(rows, 8.0F);  // of 4480 normal numbers the largest is about 4
+    const BoundedRows unknown(rows, std::numeric_limits<float>::infinity());
+    std::vector<float> stats(chain->stats_floats() + 1);
+    std::vector<float> stats_read(stats.size());
+    ASSERT_TRUE(chain->Learn(known, stats.data()).ok());
+    ASSERT_TRUE(chain->Learn(unknown, stats_read.data()).ok());
+    EXPECT_EQ(known.rows_read(), 0) << text;
+    EXPECT_EQ(unknown.rows_read(), 70) << text;
+    EXPECT_EQ(stats, stats_read) << text;
+  }
+  // A transform that learns reads them; the codec behind it does not again.
+  const BoundedRows known(rows, 8.0F);
+  const auto chain = MakeChainOrDie("center+int8", 64, Side::kKey);
+  std::vector<float> stats(chain->stats_floats());
+  ASSERT_TRUE(chain->Learn(known, stats.data()).ok());
+  EXPECT_EQ(known.rows_read(), 70);
 }
 
 // FNV-1a of a block, from x86-64 with g++ 12: another compiler or machine must write these bytes.

@@ -271,5 +271,22 @@ TEST(ChannelScale, NoRowsLearnFactorsOfOneAndLongRowsAreRefusedByName) {
   EXPECT_EQ(transform->Learn(rows, stats.data()).error().code, ErrorCode::kNonFinite);
 }
 
+// A row made of its own signs ends in one element, of the whole length: the bound itself.
+TEST(Bound, IsReachedByARotatedRowAndNotPassed) {
+  for (const int dim : {16, 80, 128, 4096}) {
+    const auto rotation = Hadamard(dim, 0);
+    Rows rows = GaussianRows(2, dim, 21);
+    for (int j = 0; j < dim; ++j) rows.row(0)[j] = quant::NegatedDim(0, j) ? -3.0F : 3.0F;
+    for (int j = 0; j < dim; ++j)
+      rows.row(1)[j] = std::fmax(std::fmin(rows.row(1)[j], 3.0F), -3.0F);
+    const float bound = rotation->BoundAfter(3.0F);
+    rotation->Apply(nullptr, rows.row(0), 2);
+    float largest = 0;
+    for (const float y : rows.values()) largest = std::fmax(largest, std::fabs(y));
+    EXPECT_LE(largest, bound) << dim;
+    EXPECT_GE(largest, bound * 0.999F) << dim;
+  }
+}
+
 }  // namespace
 }  // namespace kvsieve
