@@ -43,13 +43,23 @@ class ConfigKeys {
     if (value == nullptr) throw ConfigError(key, "missing");
     return IntOf(key, *value, min);
   }
-  static std::int64_t IntOf(std::string_view key, const nlohmann::json& value, std::int64_t min) {
-    constexpr std::int64_t kMost = 1'000'000'000;
-    const bool fits = value.is_number_integer() && value >= min && value <= kMost;
+  static std::int64_t IntOf(std::string_view key, const nlohmann::json& value, std::int64_t min,
+                            std::int64_t most = 1'000'000'000) {
+    const bool fits = value.is_number_integer() && value >= min && value <= most;
     if (!fits) {
-      throw ConfigError(key, StrCat("'", Text(value), "' is no integer from ", min, " to ", kMost));
+      throw ConfigError(key, StrCat("'", Text(value), "' is no integer from ", min, " to ", most));
     }
     return value.get<std::int64_t>();
+  }
+  // Of layers or heads: a plan holds something for each. Saved states have as many layers at most.
+  static std::int64_t CountOf(std::string_view key, const nlohmann::json& value) {
+    constexpr std::int64_t kMostCount = 4096;
+    return IntOf(key, value, 1, kMostCount);
+  }
+  std::int64_t Count(std::string_view key) const {
+    const nlohmann::json* value = Find(key);
+    if (value == nullptr) throw ConfigError(key, "missing");
+    return CountOf(key, *value);
   }
   bool True(std::string_view key) const {
     const nlohmann::json* value = Find(key);

@@ -63,9 +63,9 @@ void ConfigReader::CheckReadable() const {
 
 std::int64_t ConfigReader::OfLayer(std::string_view key, std::int64_t layer) const {
   const Json* value = keys_.Find(key);
-  if (value == nullptr || !value->is_array()) return keys_.Int(key);
-  return ConfigKeys::IntOf(key,
-                           keys_.PerLayer(key, config_.layers)[static_cast<std::size_t>(layer)], 1);
+  if (value == nullptr || !value->is_array()) return keys_.Count(key);
+  return ConfigKeys::CountOf(key,
+                             keys_.PerLayer(key, config_.layers)[static_cast<std::size_t>(layer)]);
 }
 
 std::int64_t ConfigReader::QueryHeads(std::int64_t layer) const {
@@ -77,9 +77,9 @@ std::int64_t ConfigReader::QueryHeads(std::int64_t layer) const {
 std::int64_t ConfigReader::KvHeads(std::int64_t layer, std::int64_t query_heads) const {
   // Falcon and GPT-BigCode; the newer Falcon ignores it.
   if (keys_.True("multi_query") && !keys_.True("new_decoder_architecture")) return 1;
-  if (keys_.True("multi_query_attention")) return keys_.Int("multi_query_group_num");
+  if (keys_.True("multi_query_attention")) return keys_.Count("multi_query_group_num");
   if (const Json* nested = keys_.Find("attn_config"); nested != nullptr && nested->is_object()) {
-    return ConfigKeys(*nested).Int("kv_n_heads");
+    return ConfigKeys(*nested).Count("kv_n_heads");
   }
   const std::string_view key = keys_.NameOf({"num_key_value_heads", "num_kv_heads", "n_head_kv"});
   return keys_.Has(key) ? OfLayer(key, layer) : query_heads;
@@ -125,7 +125,7 @@ LayerSpec ConfigReader::Attention(std::int64_t layer, const LayerKind& kind) con
   // Gemma 4: layers that see all rows have heads of their own.
   if (all_rows && keys_.Has("num_global_key_value_heads") &&
       (!keys_.Has("attention_k_eq_v") || keys_.True("attention_k_eq_v"))) {
-    kv_heads = keys_.Int("num_global_key_value_heads");
+    kv_heads = keys_.Count("num_global_key_value_heads");
   }
   dim = all_rows && keys_.Has("global_head_dim") ? keys_.Int("global_head_dim")
                                                  : HeadDim(query_heads);
@@ -160,7 +160,7 @@ void ConfigReader::NoteWhatIsLeftOut(std::int64_t no_rows, std::int64_t shared) 
 ModelConfig ConfigReader::Read() {
   CheckReadable();
   config_.name = keys_.String("model_type");
-  config_.layers = static_cast<int>(keys_.Int(keys_.NameOf(
+  config_.layers = static_cast<int>(keys_.Count(keys_.NameOf(
       {"num_hidden_layers", "n_layer", "n_layers", "num_transformer_layers", "num_layers"})));
   const std::vector<LayerKind> kinds = LayerKinds(keys_, config_.layers, config_.notes);
   std::int64_t shared = 0;

@@ -200,6 +200,34 @@ TEST(ModelConfig, WhatIsUnknownIsNamed) {
   expect(Config(R"("head_dim": 5000)"), "dims must be in [1, 4096]");
 }
 
+// A plan takes memory and time for each of them: what no model has is refused at once.
+TEST(ModelConfig, CountsHaveLimitsThatAreNamed) {
+  const auto expect = [](const std::string& text, const std::string& said) {
+    const std::string error = ErrorOf(text);
+    EXPECT_NE(error.find(said), std::string::npos) << error;
+  };
+  constexpr std::string_view kLimit = "' is no integer from 1 to 4096";
+  for (const std::string_view layers : {"4097", "1000000000"}) {
+    expect(StrCat(R"({"num_hidden_layers": )", layers, R"(, "num_attention_heads": 8,
+                      "hidden_size": 512})"),
+           StrCat("key num_hidden_layers: '", layers, kLimit));
+    expect(StrCat(R"({"num_hidden_layers": 8, "num_attention_heads": )", layers,
+                  R"(, "head_dim": 64})"),
+           StrCat("key num_attention_heads: '", layers, kLimit));
+    expect(StrCat(R"({"num_hidden_layers": 8, "num_attention_heads": 8, "head_dim": 64,
+                      "num_key_value_heads": )",
+                  layers, "}"),
+           StrCat("key num_key_value_heads: '", layers, kLimit));
+  }
+  expect(R"({"num_hidden_layers": 2, "num_attention_heads": [8, 5000], "head_dim": 64})",
+         StrCat("key num_attention_heads: '5000", kLimit));
+  expect(Config(R"("num_global_key_value_heads": 5000)"),
+         StrCat("key num_global_key_value_heads: '5000", kLimit));
+  EXPECT_EQ(MustParse(R"({"num_hidden_layers": 4096, "num_attention_heads": 1, "head_dim": 64})")
+                .caches.size(),
+            4096U);
+}
+
 std::int64_t KeptF16(const ModelConfig& config, std::int64_t tokens) {
   const Result<Pipeline> pipeline = Pipeline::Parse("none | kv=f16");
   PlanRequest request;
