@@ -79,8 +79,8 @@ Status RunCompact(Context& context, const CompactCommand& command) {
   KVS_ASSIGN_OR_RETURN(auto pipeline, ParsePipeline(command.spec));
   KVS_RETURN_IF_ERROR(CheckOutputFile("--output", command.out));
   KVS_RETURN_IF_ERROR(CheckOutput("--json", command.json));
-  KVS_RETURN_IF_ERROR(
-      CheckDistinct(command.trace, {{"--output", command.out}, {"--json", command.json}}));
+  KVS_RETURN_IF_ERROR(CheckDistinct("the trace", command.trace,
+                                    {{"--output", command.out}, {"--json", command.json}}));
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
   KVS_ASSIGN_OR_RETURN(const auto scores, ReadScores(command.scores, trace, {&pipeline, 1}));
   CacheOptions options;

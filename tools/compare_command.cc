@@ -97,8 +97,9 @@ Status RunCompare(Context& context, const CompareCommand& command) {
   KVS_RETURN_IF_ERROR(CheckOutput("--json", command.json));
   KVS_RETURN_IF_ERROR(CheckOutput("--csv", command.csv));
   KVS_RETURN_IF_ERROR(CheckOutput("--html", command.html));
-  KVS_RETURN_IF_ERROR(CheckDistinct(
-      command.trace, {{"--json", command.json}, {"--csv", command.csv}, {"--html", command.html}}));
+  KVS_RETURN_IF_ERROR(
+      CheckDistinct("the trace", command.trace,
+                    {{"--json", command.json}, {"--csv", command.csv}, {"--html", command.html}}));
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
   std::vector<std::shared_ptr<const Pipeline>> pipelines;
   for (const Job& job : jobs) pipelines.push_back(job.pipeline);

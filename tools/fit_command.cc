@@ -124,7 +124,8 @@ Result<FitReport> ReadOptions(const FitCommand& command) {
 
 Status RunFit(Context& context, const FitCommand& command) {
   KVS_RETURN_IF_ERROR(CheckOutput("--json", command.json));
-  KVS_RETURN_IF_ERROR(CheckDistinct(command.model, {{"--json", command.json}}));
+  KVS_RETURN_IF_ERROR(
+      CheckDistinct("the model's config", command.model, {{"--json", command.json}}));
   KVS_ASSIGN_OR_RETURN(FitReport report, ReadOptions(command));
   std::vector<std::string> specs = command.specs;
   if (specs.empty() && !command.suggest) specs = {"none | kv=f16"};
@@ -160,6 +161,9 @@ void AddFit(CLI::App& app, Context& context) {
       ->type_name("N");
   AddChunkRowsOption(*command, &options->chunk_rows);
   command->add_option("--mem", options->memory, "Memory for K and V, as 24GiB: what fits in it?")
+      ->check([](const std::string& text) {
+        return text.empty() ? "the size is empty, give one such as 24GiB" : std::string();
+      })
       ->type_name("SIZE");
   command->add_option("--rows", options->rows, "Type of the engine's rows (default: f16)")
       ->check(CLI::IsMember({"f16", "bf16", "f32"}))

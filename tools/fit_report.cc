@@ -176,7 +176,7 @@ void PrintFit(std::FILE* out, const FitReport& report) {
   }
   std::fprintf(out, "\n");
   PrintWrapped(
-      out, StrCat(report.model.name.empty() ? report.path : report.model.name, ": ",
+      out, StrCat(Printable(report.model.name.empty() ? report.path : report.model.name), ": ",
                   LayersText(report.model), "; ", report.request.prompt_tokens, " prompt tokens",
                   report.request.decode_tokens > 0
                       ? StrCat(" and ", report.request.decode_tokens, " after them")

@@ -63,13 +63,6 @@ void PrintLayers(const eval::Trace& trace) {
   table.Print(stdout);
 }
 
-// Metadata is text from a file: shown without control characters.
-std::string Printable(const std::string& text) {
-  std::string out;
-  for (const char c : text) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? '?' : c;
-  return out;
-}
-
 Status RunInspect(Context&, const InspectCommand& command) {
   if (eval::IsSavedCache(command.file)) return PrintSavedCache(command.file);
   Result<eval::Trace> opened = eval::Trace::Open(command.file);

@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
   try {
     return kvsieve::tools::Main(argc, argv);
   } catch (const std::bad_alloc&) {
-    return kvsieve::tools::Fail("out of memory, use a smaller trace or fewer threads");
+    return kvsieve::tools::Fail("out of memory, use a smaller input or fewer threads");
   } catch (const std::exception& error) {
     return kvsieve::tools::Fail(error.what());
   }

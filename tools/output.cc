@@ -89,11 +89,12 @@ Status CheckOneStdout(std::initializer_list<std::string_view> paths) {
       "only one output can be '-' (standard output), name a file for the others");
 }
 
-Status CheckDistinct(const std::string& trace, std::initializer_list<NamedOutput> outputs) {
+Status CheckDistinct(std::string_view what, const std::string& input,
+                     std::initializer_list<NamedOutput> outputs) {
   for (const NamedOutput* output = outputs.begin(); output != outputs.end(); ++output) {
-    if (IsSameFile(output->path, trace)) {
+    if (IsSameFile(output->path, input)) {
       return OutputError(output->option, output->path,
-                         "it is the trace that is read, name another file");
+                         StrCat("it is ", what, " that is read, name another file"));
     }
     for (const NamedOutput* earlier = outputs.begin(); earlier != output; ++earlier) {
       if (!IsSameFile(output->path, earlier->path)) continue;

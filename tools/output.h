@@ -32,9 +32,10 @@ struct NamedOutput {
   const std::string& path;  // empty: not asked for
 };
 
-// Fails when an output is the trace that is read, or the file of another output: by name, through
-// symbolic links or as a hard link. Devices and "-" pass.
-Status CheckDistinct(const std::string& trace, std::initializer_list<NamedOutput> outputs);
+// Fails when an output is the input that is read ("the trace"), or the file of another output: by
+// name, through symbolic links or as a hard link. Devices and "-" pass.
+Status CheckDistinct(std::string_view what, const std::string& input,
+                     std::initializer_list<NamedOutput> outputs);
 
 // Writes `text` to stdout for "-", else to a temporary name that is then renamed; a symbolic
 // link is written through. Something that exists and is no regular file (a device, a pipe) is

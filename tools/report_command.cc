@@ -138,7 +138,7 @@ void PrintReport(const eval::Comparison& comparison) {
 Status RunReport(Context& context, const ReportCommand& command) {
   KVS_ASSIGN_OR_RETURN(auto pipeline, ParsePipeline(command.spec));
   KVS_RETURN_IF_ERROR(CheckOutput("--json", command.json));
-  KVS_RETURN_IF_ERROR(CheckDistinct(command.trace, {{"--json", command.json}}));
+  KVS_RETURN_IF_ERROR(CheckDistinct("the trace", command.trace, {{"--json", command.json}}));
   KVS_ASSIGN_OR_RETURN(const eval::Trace trace, eval::Trace::Open(command.trace));
   KVS_ASSIGN_OR_RETURN(const auto scores, ReadScores(command.scores, trace, {&pipeline, 1}));
   eval::CompareOptions options;

@@ -122,6 +122,12 @@ std::vector<std::string> Wrap(const std::string& text, int width) {
   return lines;
 }
 
+std::string Printable(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? '?' : c;
+  return out;
+}
+
 std::string Fixed(std::optional<double> value, int decimals) {
   if (!value || !std::isfinite(*value)) return "-";
   char text[64];

@@ -50,6 +50,9 @@ class Table {
 // comma. All but the first leave room for an indent of two.
 std::vector<std::string> Wrap(const std::string& text, int width);
 
+// Text from a file, without control characters.
+std::string Printable(const std::string& text);
+
 // Figures for cells; a dash where there is none.
 std::string Fixed(std::optional<double> value, int decimals);
 

@@ -2,9 +2,12 @@
 
 import json
 import os
+import resource
+import subprocess
+import time
 import unittest
 
-from cli import CliTest, SOURCE_DIR, TRACE
+from cli import CliTest, KVSIEVE, SOURCE_DIR, TRACE
 
 MODELS = os.path.join(SOURCE_DIR, "tests", "tools", "models")
 SPEC = "snapkv(budget=25%) | k=center+turbo4, v=turbo4 | tail=16"
@@ -116,7 +119,10 @@ class Fit(CliTest):
         self.assertIn("--ctx", self.complaint("fit", "--model", model("dense")))
         for bad in ["0", "-1", "16777217", "1e6"]:
             self.assertIn("--ctx", self.complaint("fit", "--model", model("dense"), "--ctx", bad))
-        self.assertIn("--mem", self.complaint("fit", *dense, "--mem", "much"))
+        for bad in ["much", ""]:
+            self.assertIn("--mem", self.complaint("fit", *dense, "--mem", bad))
+        self.assertIn("it is the model's config that is read",
+                      self.complaint("fit", *dense, "--json", model("dense")))
         self.assertIn("--decode 5000", self.complaint("fit", *dense, "--decode", "5000"))
         self.assertIn("f16,bf16,f32", self.complaint("fit", *dense, "--rows", "int8"))
         self.assertIn("column ", self.complaint("fit", *dense, "-p", "none | kv=int9"))
@@ -131,6 +137,33 @@ class Fit(CliTest):
         absent = self.path("absent.json")
         self.assertIn(absent, self.complaint("fit", "--model", absent, "--ctx", "5"))
         self.assertIn(self.folder, self.complaint("fit", "--model", self.folder, "--ctx", "5"))
+
+    def test_text_of_the_config_is_shown_without_control_characters(self):
+        config = self.path("config.json")
+        with open(config, "w") as file:
+            json.dump({"model_type": "x\x1b[31mred\nnew\x7f", "num_hidden_layers": 2,
+                       "num_attention_heads": 4, "head_dim": 64}, file)
+        shown = self.results("fit", "--model", config, "--ctx", "4096")
+        self.assertIn("x?[31mred?new?: 2 of 4 KV heads x 64", shown)
+        self.assertNotRegex(shown, "[\x00-\x09\x0b-\x1f\x7f]")
+
+    def test_out_of_memory_is_told_without_a_trace(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (192 << 20, 192 << 20))
+
+        def run(*args):
+            return subprocess.run([KVSIEVE, *args], capture_output=True, text=True,
+                                  preexec_fn=limit, timeout=60)
+
+        if run("--version").returncode != 0:
+            self.skipTest("does not start in so little memory (a sanitizer)")
+        config = self.path("config.json")
+        with open(config, "w") as file:  # parsed: 16 bytes for each element
+            file.write("[" + "0," * (7 << 20) + "0]" + " " * 100)
+        failed = run("--threads", "1", "fit", "--model", config, "--ctx", "4096")
+        self.assertEqual(failed.returncode, 2)
+        self.assertEqual(failed.stderr,
+                         "kvsieve: out of memory, use a smaller input or fewer threads\n")
 
     def test_what_a_model_cannot_have_is_left_out_of_suggestions(self):
         config = self.path("config.json")
