@@ -169,6 +169,37 @@ struct ByteDot {
   static HWY_INLINE VI Finish(Sum s) { return s.sum; }
 };
 
+// As ByteDot, for codes of at most 15 and groups of at most kSmallGroup dims: eight sums of two
+// products, 2 * 15 * 127 each, still fit 16 bits, so they are widened once per group.
+struct SmallByteDot {
+  using Multiplier = Word;
+  using Codes = V8;
+  struct Sum {
+    VI pairs;
+    std::int32_t start;
+  };
+  template <Sign kSign>
+  static HWY_INLINE Codes Widen(V8 bytes) {
+    return bytes;
+  }
+  static HWY_INLINE Sum Start(std::int32_t value) { return {hn::Zero(DI()), value}; }
+  static HWY_INLINE void AddKey(Sum& s, Codes codes, Word q) {
+#if HWY_TARGET == HWY_AVX3
+    s.pairs.raw = _mm512_add_epi16(s.pairs.raw, _mm512_maddubs_epi16(codes.raw, q.only.raw));
+#else
+    s.pairs.raw = _mm256_add_epi16(s.pairs.raw, _mm256_maddubs_epi16(codes.raw, q.only.raw));
+#endif
+    // As above.
+    asm("" : "+v"(s.pairs.raw));
+  }
+  static HWY_INLINE VI Finish(Sum s) {
+    const D16 d16;
+    VI unused = hn::Zero(DI());
+    return hn::ReorderWidenMulAccumulate(DI(), hn::BitCast(d16, s.pairs), hn::Set(d16, 1),
+                                         hn::Set(DI(), s.start), unused);
+  }
+};
+
 constexpr int kPairLines = kLanes * 2 * 4 / 64;
 
 // Sums of up to 4 heads over two vectors.

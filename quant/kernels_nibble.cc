@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "quant/kernels.h"
 #include "quant/kernels_plain.h"
+#include "quant/kernels_query.h"
 #include "quant/kernels_vnni.h"
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
@@ -17,9 +20,19 @@ namespace kvsieve::quant {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_INLINE bool LevelsLieWithin15(const Codebook& codebook) {
+  const auto [least, most] = std::minmax_element(codebook.level, codebook.level + 16);
+  return *most - *least <= 15;
+}
+
 void NibbleScore(const KernelBlock& block, const void* prepared, int heads, float* logits) {
-  if (block.codebook == nullptr) {
+  const bool small = block.group <= kSmallGroup;
+  if (block.codebook == nullptr && small) {
+    ScoreBlock<SmallByteDot, NibbleFormat>(block, prepared, heads, logits);
+  } else if (block.codebook == nullptr) {
     ScoreBlock<ByteDot, NibbleFormat>(block, prepared, heads, logits);
+  } else if (small && LevelsLieWithin15(*block.codebook)) {
+    ScoreBlock<SmallByteDot, CodebookFormat<4>>(block, prepared, heads, logits);
   } else {
     ScoreBlock<ByteDot, CodebookFormat<4>>(block, prepared, heads, logits);
   }

@@ -41,6 +41,8 @@ constexpr std::int32_t IntQueryLimit(int group) {
 // 16 they do anyway, with codes up to 255 they have this limit.
 constexpr std::int32_t kByteLimit = 127;
 constexpr std::int32_t kByteLimitOfPairs = 64;
+// With codes below 16, dims of a group whose sums stay in 16 bits throughout.
+constexpr int kSmallGroup = 32;
 
 // Channel: dims whose products with the scales share a step when they are rounded.
 constexpr int kChannelSpan = 32;
