@@ -25,7 +25,7 @@ void SaveProgress(const LayerState& layer, StateWriter& out) {
   const auto& [typed, seen, next_position, sinks_end, exact_from, since_eviction, lifetime_tokens,
                zeroed, external_scores, evicted, note] = static_cast<const LayerProgress&>(layer);
   static_cast<void>(external_scores);  // the caller's memory
-  const auto type = [&](ElementType of_side) {
+  const auto type = [typed = typed](ElementType of_side) {
     return static_cast<std::uint8_t>(typed ? of_side : ElementType::kF32);
   };
   out.Put(ProgressRecord{since_eviction, lifetime_tokens, zeroed, next_position, sinks_end,

@@ -35,20 +35,6 @@ Life SmallPrompt() {
   return life;
 }
 
-// What the message holds must be one line that begins as all do.
-void ExpectRefused(const Bytes& state, Cache& cache, const std::vector<std::string>& parts = {}) {
-  const std::string before = StateOf(cache);
-  const Status status = LoadBytes(state, cache);
-  ASSERT_FALSE(status.ok());
-  EXPECT_TRUE(status.message().starts_with("saved state: ")) << status.message();
-  EXPECT_EQ(status.message().find('\n'), std::string::npos) << status.message();
-  for (const std::string& part : parts) {
-    EXPECT_NE(status.message().find(part), std::string::npos)
-        << "'" << status.message() << "' does not name '" << part << "'";
-  }
-  ASSERT_EQ(StateOf(cache), before);
-}
-
 struct Small {
   Life life;
   Cache cache;
@@ -117,83 +103,6 @@ TEST(StateFaults, AnyByteMayChangeBehindRightChecksums) {
     // Codes, scales and exact rows are free: most of the bytes.
     EXPECT_GT(taken, std::ssize(state));
   }
-}
-
-// A state of one layer and head, and how it is made up: every field out of its range.
-TEST(StateFaults, WhatIsOutOfRangeIsNamed) {
-  Life life;
-  life.spec = "none | kv=int8 | tail=2";
-  life.layers = {MakeLayer(1, 1, 16, 16)};
-  Cache cache = life.Empty();
-  life.Step(cache, Phase::kPrefill, 0, 5);
-  life.Step(cache, Phase::kPrefill, 8, 5);  // positions 0..4, 8..12
-  ASSERT_TRUE(cache.FinishPrefill().ok());
-  const Bytes state = Saved(cache);
-  MemorySource source(state);
-  const auto section_bytes = static_cast<std::size_t>(ReadStateInfo(source)->layers[0].bytes);
-  const std::size_t section = state.size() - section_bytes - 8;
-  // Offsets in the section; docs/state.md has the layout. Progress 40, note 4, runs 8 + 2 * 8,
-  // queries 8; then the sinks, which are empty, 24; the tier; the tail.
-  const std::size_t runs = 44;
-  const std::size_t tier = runs + 24 + 8 + 24;
-  const std::size_t positions = tier + 16;
-  const auto with = [&](std::size_t at, auto value) {
-    Bytes changed = state;
-    std::memcpy(changed.data() + section + at, &value, sizeof value);
-    Sign(changed);
-    return changed;
-  };
-  const auto expect = [&](std::size_t at, auto value, const std::vector<std::string>& parts) {
-    std::vector<std::string> all = parts;
-    all.emplace_back("layer 0");
-    ExpectRefused(with(at, value), cache, all);
-  };
-  using I64 = std::int64_t;
-  using I32 = std::int32_t;
-  using U32 = std::uint32_t;
-  using U8 = std::uint8_t;
-  expect(0, I64{-1}, {"counts"});
-  expect(8, I64{9}, {"lifetime_tokens", "9", "10"});
-  expect(24, I32{-1}, {"next_position"});
-  expect(24, I32{12}, {"next_position 12"});
-  expect(28, I32{14}, {"sinks_end", "14", "13"});
-  expect(32, I32{14}, {"exact_from", "14", "13"});
-  expect(36, U8{2}, {"typed"});
-  expect(36, U8{0}, {"element types"});
-  expect(37, U8{3}, {"element types"});
-  expect(39, U8{2}, {"evicted"});
-  expect(40, U32{0xFFFFFFFF}, {"note"});
-  expect(runs, I64{1} << 60, {"tokens seen"});
-  expect(runs + 8, I32{5}, {"tokens seen", "5 to 4"});
-  expect(runs + 16, I32{5}, {"tokens seen", "5 to 12"});  // would be part of the run before
-  expect(runs + 24, I64{1}, {"queries", "at most 0"});
-  expect(tier, I64{-1}, {"head 0", "tier 0", "saturated"});
-  expect(tier + 8, U32{1}, {"head 0", "tier 0", "statistics", "expected 0"});
-  expect(tier + 12, U32{0xFFFFFFFF}, {"head 0", "tier 0", "blocks"});
-  expect(tier + 12, U32{0}, {"head 0", "tier 0", "slots"});
-  expect(positions, I64{1} << 40, {"tier 0", "positions"});
-  expect(positions + 8, I32{-1}, {"tier 0", "positions"});
-  expect(positions + 8, I32{11}, {"tier 0", "positions"});
-  expect(positions + 16, I32{7}, {"tier 0", "positions"});
-  expect(positions + 20, U32{3}, {"tier 0", "positions", "form"});
-  expect(positions + 24, U8{0x3F}, {"tier 0", "positions", "bitmap"});  // 5 is no token seen
-}
-
-// V would be read past the end of its row.
-TEST(StateFaults, VThatLiesInKHasItsType) {
-  Life life;
-  life.spec = "none | kv=int8 | tail=2";
-  life.layers = {MakeLayer(1, 1, 16, 16)};
-  life.layers[0].value_is_key_prefix = true;
-  life.type = ElementType::kF16;
-  life.prompt_rows = 20;
-  Bytes state = Saved(life.At(Stage::kFinished));
-  Cache cache = life.Empty();
-  MemorySource source(state);
-  const std::int64_t section = ReadStateInfo(source)->layers[0].bytes + 8;
-  state[static_cast<std::size_t>(std::ssize(state) - section) + 38] = std::byte{0};  // f32
-  Sign(state);
-  ExpectRefused(state, cache, {"layer 0", "element types", "V lies in K"});
 }
 
 TEST(StateFaults, ASectionOfAnotherStateOrLayerDoesNotFit) {

@@ -102,4 +102,17 @@ void ExpectSame(const Cache& loaded, const Cache& cache) {
   EXPECT_TRUE(Saved(loaded) == Saved(cache));
 }
 
+void ExpectRefused(const Bytes& state, Cache& cache, const std::vector<std::string>& parts) {
+  const std::string before = StateOf(cache);
+  const Status status = LoadBytes(state, cache);
+  ASSERT_FALSE(status.ok());
+  EXPECT_TRUE(status.message().starts_with("saved state: ")) << status.message();
+  EXPECT_EQ(status.message().find('\n'), std::string::npos) << status.message();
+  for (const std::string& part : parts) {
+    EXPECT_NE(status.message().find(part), std::string::npos)
+        << "'" << status.message() << "' does not name '" << part << "'";
+  }
+  ASSERT_EQ(StateOf(cache), before);
+}
+
 }  // namespace kvsieve::state_test

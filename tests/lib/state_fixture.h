@@ -42,6 +42,9 @@ Status LoadBytes(const Bytes& state, Cache& cache, std::string_view identity = "
 // what saving writes.
 void ExpectSame(const Cache& loaded, const Cache& cache);
 
+// Loading fails with one line that names all `parts`, and leaves the cache as it was.
+void ExpectRefused(const Bytes& state, Cache& cache, const std::vector<std::string>& parts = {});
+
 }  // namespace kvsieve::state_test
 
 #endif  // KVSIEVE_TESTS_LIB_STATE_FIXTURE_H_
