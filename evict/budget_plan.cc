@@ -53,7 +53,7 @@ std::vector<bool> FitsBudget(const EvictStage& stage, const SetTable& table,
     std::int64_t left = 0;
     std::size_t end = fits.size();
     do {
-      left += budgets[end] - static_cast<std::int64_t>(sets[end].positions.size());
+      left += budgets[end] - sets[end].positions.rows();
       ++end;
     } while (end < budgets.size() && share(fits.size(), end));
     fits.resize(end, left >= 0);
@@ -77,7 +77,7 @@ std::vector<std::uint64_t> ProtectedKeys(const RowSet& set, const HeadScores& sc
 std::vector<std::int64_t> RowBudgets(const Budget& budget, const SetTable& table) {
   std::vector<std::int64_t> budgets;
   for (const SetTable::Set& set : table.sets()) {
-    budgets.push_back(budget.RowsOf(static_cast<std::int64_t>(set.positions.size())));
+    budgets.push_back(budget.RowsOf(set.positions.rows()));
   }
   return budgets;
 }
@@ -187,12 +187,10 @@ std::vector<std::int64_t> BudgetPlan::ColdRowsOf(std::size_t set) const {
 // Protected rows, and those stored exact at the beginning and the end of what stays.
 std::vector<RowRange> BudgetPlan::NeverCold(std::size_t set, std::span<const RowIndex> kept) const {
   std::vector<RowRange> rows = never_cold_[set];
-  const std::span<const TokenPos> positions = table_.sets()[set].positions;
-  const auto exact_end =
-      std::lower_bound(positions.begin(), positions.end(), table_.sets()[set].exact_before);
-  rows.push_back({0, exact_end - positions.begin()});
+  const RowPositions& positions = table_.sets()[set].positions;
+  rows.push_back({0, positions.RowsBefore(table_.sets()[set].exact_before)});
   const std::int64_t tail = std::min(tiers_.exact_tail, static_cast<std::int64_t>(kept.size()));
-  if (tail > 0) rows.push_back({kept[kept.size() - tail], std::ssize(positions)});
+  if (tail > 0) rows.push_back({kept[kept.size() - tail], positions.rows()});
   MergeRanges(&rows);
   return rows;
 }

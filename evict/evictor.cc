@@ -30,9 +30,9 @@ class ScoredRanking final : public Ranking {
 
   std::int64_t heads() const override { return table_.heads(); }
   std::int64_t most_rows() const override {
-    std::size_t most = 0;
-    for (const SetTable::Set& set : table_.sets()) most = std::max(most, set.positions.size());
-    return static_cast<std::int64_t>(most);
+    std::int64_t most = 0;
+    for (const SetTable::Set& set : table_.sets()) most = std::max(most, set.positions.rows());
+    return most;
   }
 
   Result<std::vector<LayerDecision>> Select(std::int64_t total, Parallel& parallel) const override {

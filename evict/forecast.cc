@@ -1,7 +1,6 @@
 #include "evict/forecast.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "evict/budget_plan.h"
@@ -10,16 +9,13 @@
 namespace kvsieve::evict {
 namespace {
 
-// Layers of which all that is known is how many rows they have.
+// Layers of which only the shape is known.
 class Unseen {
  public:
-  Unseen(std::span<const LayerSpec> layers, std::int64_t tokens)
-      : positions_(static_cast<std::size_t>(tokens)) {
-    std::iota(positions_.begin(), positions_.end(), TokenPos{0});
+  explicit Unseen(std::span<const LayerSpec> layers) {
     heads_.reserve(layers.size());  // observations point into it
     for (const LayerSpec& layer : layers) {
-      const HeadObservation head{nullptr, nullptr, positions_};
-      heads_.emplace_back(static_cast<std::size_t>(layer.kv_heads), head);
+      heads_.emplace_back(static_cast<std::size_t>(layer.kv_heads));
       Observation observation;
       observation.layer = layer;
       observation.heads = heads_.back();
@@ -29,7 +25,6 @@ class Unseen {
   std::span<const Observation> observations() const { return observations_; }
 
  private:
-  std::vector<TokenPos> positions_;
   std::vector<std::vector<HeadObservation>> heads_;
   std::vector<Observation> observations_;
 };
@@ -81,9 +76,8 @@ class Forecaster {
       : stage_(stage), table_(table), plan_(plan) {
     for (std::size_t i = 0; i < table.sets().size(); ++i) {
       sets_.push_back(Decided(stage.selection, plan.set(i), plan.rows(i)));
-      sets_.back().never_cold =
-          PositionsOf(ProtectedRows(stage.selection, budgets[i], stage.scorer->needs().window(),
-                                    table.sets()[i].positions));
+      sets_.back().never_cold = PositionsOf(ProtectedRows(
+          stage.selection, budgets[i], stage.scorer->needs().window(), table.sets()[i].positions));
     }
   }
 
@@ -166,8 +160,9 @@ EvictStage InChunks(EvictStage stage) {
 Result<Forecast> Foresee(const EvictStage& stage, const ForecastCall& call) {
   const EvictStage planned =
       call.decisions == ForecastCall::Decisions::kEachChunk ? InChunks(stage) : stage;
-  const Unseen unseen(call.layers, call.tokens);
-  KVS_ASSIGN_OR_RETURN(const SetTable table, SetTable::Create(stage.scope, unseen.observations()));
+  const Unseen unseen(call.layers);
+  KVS_ASSIGN_OR_RETURN(const SetTable table,
+                       SetTable::CreateUnseen(stage.scope, unseen.observations(), call.tokens));
   const TierRule one_tier;  // how many rows stay does not depend on how they are stored
   const std::vector<std::int64_t> budgets = stage.selection.budget.kind == BudgetKind::kBytes
                                                 ? SharedBudgets(table, call.total_rows)

@@ -13,10 +13,9 @@ std::int64_t TotalRows(std::span<const RowRange> ranges) {
   return rows;
 }
 
-RowRange RowsAt(const ProtectedPositions& protect, std::span<const TokenPos> positions) {
-  const auto first = std::lower_bound(positions.begin(), positions.end(), protect.first);
-  const auto last = std::upper_bound(first, positions.end(), protect.last);
-  return {first - positions.begin(), last - positions.begin()};
+RowRange RowsAt(const ProtectedPositions& protect, const RowPositions& positions) {
+  return {positions.RowsBefore(protect.first),
+          positions.RowsBefore(std::int64_t{protect.last} + 1)};
 }
 
 // `budget` rows of `protected_rows`: the sinks, then the newest.
@@ -56,8 +55,8 @@ std::string NotReached(std::int64_t rows, std::int64_t budget) {
 }  // namespace
 
 std::vector<RowRange> ProtectedRows(const Selection& selection, std::int64_t budget, int window,
-                                    std::span<const TokenPos> positions) {
-  const auto tokens = static_cast<std::int64_t>(positions.size());
+                                    const RowPositions& positions) {
+  const std::int64_t tokens = positions.rows();
   const std::int64_t window_rows = selection.protect_window ? window : 0;
   const std::int64_t newest = std::max(window_rows, selection.recent.RowsOf(budget, tokens));
   std::vector<RowRange> ranges = {{0, std::min(selection.sinks, tokens)},
@@ -72,7 +71,7 @@ std::vector<RowRange> ProtectedRows(const Selection& selection, std::int64_t bud
 RowSet Protect(const Selection& selection, std::int64_t budget, int window,
                const SetTable::Set& rows, bool fits) {
   RowSet set;
-  set.rows = static_cast<std::int64_t>(rows.positions.size());
+  set.rows = rows.positions.rows();
   set.budget = std::min(budget, set.rows);
   set.share = budget;
   const bool unlimited = fits && !selection.select.caps();

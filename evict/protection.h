@@ -19,7 +19,7 @@ namespace kvsieve::evict {
 // The rows that stay whatever their score, ascending and disjoint. window: rows of the observation
 // window, clipped here.
 std::vector<RowRange> ProtectedRows(const Selection& selection, std::int64_t budget, int window,
-                                    std::span<const TokenPos> positions);
+                                    const RowPositions& positions);
 
 // fits: the budget, or that of all sets which share theirs, holds every row.
 RowSet Protect(const Selection& selection, std::int64_t budget, int window,

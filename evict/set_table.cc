@@ -82,6 +82,16 @@ Result<SetTable> SetTable::Create(Scope scope, std::span<const Observation> laye
   return table;
 }
 
+Result<SetTable> SetTable::CreateUnseen(Scope scope, std::span<const Observation> layers,
+                                        std::int64_t tokens) {
+  KVS_ASSIGN_OR_RETURN(SetTable table, Create(scope, layers));
+  for (Set& set : table.sets_) {
+    set.positions = RowPositions::First(tokens);
+    set.tokens = tokens;
+  }
+  return table;
+}
+
 std::int64_t SetTable::heads() const {
   std::int64_t heads = 0;
   for (const Set& set : sets_) heads += set.heads;

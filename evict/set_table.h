@@ -2,6 +2,7 @@
 #ifndef KVSIEVE_EVICT_SET_TABLE_H_
 #define KVSIEVE_EVICT_SET_TABLE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -28,12 +29,35 @@ struct EvictStage {
   }
 };
 
+// Positions of the rows of a set, ascending: a list, or 0, 1, ... of rows that are to come.
+class RowPositions {
+ public:
+  RowPositions(std::span<const TokenPos> listed)  // NOLINT(google-explicit-constructor)
+      : listed_(listed), rows_(std::ssize(listed)) {}
+  static RowPositions First(std::int64_t rows) {
+    RowPositions first{std::span<const TokenPos>()};
+    first.rows_ = rows;
+    return first;
+  }
+
+  std::int64_t rows() const { return rows_; }
+  // How many lie before `position`.
+  std::int64_t RowsBefore(std::int64_t position) const {
+    if (listed_.empty()) return std::clamp<std::int64_t>(position, 0, rows_);
+    return std::lower_bound(listed_.begin(), listed_.end(), position) - listed_.begin();
+  }
+
+ private:
+  std::span<const TokenPos> listed_;
+  std::int64_t rows_;
+};
+
 // The sets of the layers given together: one per KV head, layer or model, as the scope says.
 // Sliding-window layers have none: whole leading blocks of them fall away by themselves.
 class SetTable {
  public:
   struct Set {
-    std::span<const TokenPos> positions;
+    RowPositions positions;
     std::int64_t tokens = 0;    // that came, as many as positions at least
     int ranked_layer = 0;       // counts the layers that do not slide
     int heads = 1;              // KV heads that share the set
@@ -42,6 +66,9 @@ class SetTable {
 
   // Fails when heads that share a set have different rows.
   static Result<SetTable> Create(Scope scope, std::span<const Observation> layers);
+  // Of a prompt of so many tokens that is to come: only the shapes of `layers` count.
+  static Result<SetTable> CreateUnseen(Scope scope, std::span<const Observation> layers,
+                                       std::int64_t tokens);
 
   std::size_t layers() const { return layers_.size(); }
   const Observation& layer(std::size_t layer) const { return layers_[layer]; }
