@@ -92,10 +92,26 @@ Status CheckFits(const StateHeader& header, const std::vector<LayerState>& layer
   return Status::Ok();
 }
 
+constexpr std::size_t kShownBytes = 100;
+
+// The beginning of a long text, up to a character of UTF-8.
+std::string Shown(std::string_view text) {
+  if (text.size() <= kShownBytes) return std::string(text);
+  std::size_t shown = kShownBytes;
+  while (shown > 0 && (static_cast<unsigned char>(text[shown]) & 0xC0) == 0x80) --shown;
+  return StrCat(text.substr(0, shown), "...");
+}
+
 Status CheckIdentity(const StateHeader& header, std::optional<std::string_view> identity) {
   if (!identity.has_value() || *identity == header.identity) return Status::Ok();
+  KVS_RETURN_IF_ERROR(CheckText("identity", *identity));
+  const std::string_view saved = header.identity;
+  const auto [same_end, unused] =
+      std::mismatch(saved.begin(), saved.end(), identity->begin(), identity->end());
+  const bool is_long = std::max(saved.size(), identity->size()) > kShownBytes;
   return BadState("identity",
-                  StrCat("saved for '", header.identity, "', asked for '", *identity, "'"));
+                  StrCat("saved for '", Shown(saved), "', asked for '", Shown(*identity), "'",
+                         is_long ? StrCat(": byte ", same_end - saved.begin(), " differs") : ""));
 }
 
 // A finding in bytes that were damaged says that.

@@ -269,6 +269,38 @@ TEST(State, TheHeadSaysWhatIsInside) {
   EXPECT_TRUE(info->rows_dropped);
 }
 
+std::string OtherIdentity(std::string_view saved, std::string_view asked) {
+  Life life;
+  life.spec = "recency(budget=50) | kv=int8";
+  const Cache cache = life.At(Stage::kFinished);
+  Cache other = life.Empty();
+  const Status loaded = LoadBytes(Saved(cache, saved), other, asked);
+  EXPECT_FALSE(loaded.ok());
+  return std::string(loaded.message());
+}
+
+// No state is saved for such a text.
+TEST(State, AnIdentityThatIsNoTextIsRefusedAsSavingDoes) {
+  EXPECT_EQ(OtherIdentity("model", "model\nX"), "saved state: identity: byte 5 is no text");
+  EXPECT_EQ(OtherIdentity("model", std::string_view("model\0", 6)),
+            "saved state: identity: byte 5 is no text");
+  EXPECT_EQ(OtherIdentity("model", std::string(70'000, 'x')),
+            "saved state: identity: 70000 bytes, the limit is 65536");
+}
+
+// Cut before a character, not within, and with the place where they begin to differ.
+TEST(State, LongIdentitiesAreShortenedInErrors) {
+  const std::string common(60'000, 'x');
+  EXPECT_EQ(OtherIdentity(common + "A", common + "B"),
+            "saved state: identity: saved for '" + std::string(100, 'x') + "...', asked for '" +
+                std::string(100, 'x') + "...': byte 60000 differs");
+  EXPECT_EQ(OtherIdentity(std::string(99, 'x') + "\xC3\xA4 and more", "B"),
+            "saved state: identity: saved for '" + std::string(99, 'x') +
+                "...', asked for 'B': byte 0 differs");
+  EXPECT_EQ(OtherIdentity(std::string(100, 'x'), "B"),
+            "saved state: identity: saved for '" + std::string(100, 'x') + "', asked for 'B'");
+}
+
 // An unfinished prompt, f16 rows in f16 and exact rows lose nothing; codes and eviction do.
 TEST(State, LossyMeansThatRowsAreRoundedOrGone) {
   struct Case {
