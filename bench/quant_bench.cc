@@ -89,8 +89,8 @@ struct Setup {
     return chain->Encode(stats.data(), scratch.data(), kBlockRows, block, 0).ok();
   }
   void Decode() {
-    const int rows = kvsieve::bench::WrongKernelInjected() ? kBlockRows / 8 * 7 : kBlockRows;
-    chain->Decode(stats.data(), block, 0, rows, scratch.data());
+    const int count = kvsieve::bench::WrongKernelInjected() ? kBlockRows / 8 * 7 : kBlockRows;
+    chain->Decode(stats.data(), block, 0, count, scratch.data());
   }
 
   bool RoundTripIsRight(double worst_error) {

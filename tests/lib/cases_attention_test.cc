@@ -298,7 +298,7 @@ TEST(Cases, U62_HeadsMayKeepDifferentNumbersOfRows) {
     ASSERT_TRUE(tier.Learn(ChosenRows(keys, chosen), ChosenRows(values, chosen)).ok());
     ASSERT_TRUE(tier.Reserve(DefaultAllocator(), positions).ok());
     tier.Fill(ChosenRows(keys, chosen), ChosenRows(values, chosen), positions, scratch.data());
-    for (const ByteReport& store : heads[h].BytesByStore(shape)) report += store;
+    for (const ByteReport& bytes : heads[h].BytesByStore(shape)) report += bytes;
     rows[h].positions = positions;
     rows[h].keys.resize(static_cast<std::size_t>(kept[h]) * 64);
     rows[h].values.resize(static_cast<std::size_t>(kept[h]) * 64);
