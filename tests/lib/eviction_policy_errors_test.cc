@@ -17,11 +17,11 @@ std::string ErrorOf(const std::vector<PolicySetting>& flags) {
 TEST(EvictionPolicyErrors, SuggestOnlySettingsThatMeanSomething) {
   EXPECT_EQ(ErrorOf({{"--kv-eviction", "recency"}, {"--kv-budget", "2"}}),
             "--kv-budget 2: budget 2 is smaller than sinks 4; raise it, or lower --kv-sink-tokens");
-  // Not too small: of the wrong kind.
-  EXPECT_EQ(
-      ErrorOf({{"--kv-eviction", "snapkv_d(guarantee_sinks=false)"}, {"--kv-budget", "10%"}}),
-      "--kv-budget 10%: option guarantee_sinks: false caps sinks by the budget, which must then be "
-      "a number of rows, not 10%");
+  // Not too small: of the wrong kind for an option of the stage.
+  EXPECT_EQ(ErrorOf({{"--kv-eviction", "snapkv_d(guarantee_sinks=false)"}, {"--kv-budget", "10%"}}),
+            "--kv-eviction snapkv_d(guarantee_sinks=false): column 26: option guarantee_sinks: "
+            "false caps "
+            "sinks by the budget, which must then be a number of rows, not 10%");
 }
 
 TEST(EvictionPolicyErrors, AScheduleIsNotPartOfTheStore) {
