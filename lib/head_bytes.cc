@@ -1,6 +1,7 @@
 #include "lib/head_bytes.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -73,13 +74,25 @@ HeadBytes::Counts HeadBytes::AfterDecode(Counts counts) const {
 }
 
 // Token by token, as DecodeAppend goes: rows enter, groups leave the tail, rows fall out of the
-// window, those of the tier in whole blocks.
+// window, those of the tier in whole blocks. Once there are no sinks, what follows depends on three
+// numbers alone: where they return after a block of tokens, the blocks to come change nothing.
 HeadBytes::Counts HeadBytes::AfterSliding(Counts counts) const {
   const std::int64_t window = setting_.layer.sliding_window;
   const std::int64_t kept = counts.sinks + counts.tier + counts.tail;
   std::int64_t first_sink = setting_.prompt_tokens - kept;
   std::int64_t first_in_tier = first_sink + counts.sinks;
+  std::array<std::int64_t, 3> block_before = {-1, -1, -1};
   for (std::int64_t token = setting_.prompt_tokens; token < end(); ++token) {
+    if ((token - setting_.prompt_tokens) % kBlockRows == 0) {
+      const std::array<std::int64_t, 3> now = {counts.tier, counts.tail, token - first_in_tier};
+      const bool sinks_are_over = counts.sinks == 0 && token >= setting_.exact_sinks;
+      if (sinks_are_over && now == block_before) {
+        const std::int64_t skipped = (end() - 1 - token) / kBlockRows * kBlockRows;
+        token += skipped;
+        first_in_tier += skipped;
+      }
+      block_before = now;
+    }
     const bool is_sink = token < setting_.exact_sinks;
     if (is_sink) first_in_tier = token + 1;
     ++(is_sink ? counts.sinks : counts.tail);

@@ -165,7 +165,7 @@ TEST(PlanBytes, IsExactWithoutEviction) {
       EXPECT_TRUE(plan.prefill_peak.exact());
       request.chunk_tokens = 37;
       ExpectPlanHolds(spec, MixedLayers(), request);
-      for (const std::int64_t decode : {1, 170}) {
+      for (const std::int64_t decode : {1, 170, 600}) {
         request.decode_tokens = decode;
         ExpectPlanHolds(spec, MixedLayers(), request);
         EXPECT_TRUE(MustPlan(spec, MixedLayers(), request).kept.exact());

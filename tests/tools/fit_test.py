@@ -74,10 +74,13 @@ class Fit(CliTest):
     def test_long_contexts_take_no_time_of_their_own(self):
         # Seconds of this process's time, so that others on the machine do not count: 0.3
         # to 1.5 s; with a list of up to 16M positions in every step the first took minutes.
-        for spec in ["snapkv(budget=4GiB) | kv=int8",
-                     "snapkv(budget=6x,split=adaptive) | k=center+turbo4, v=turbo4 | tail=16"]:
+        for name, ctx, decode, memory, spec in [
+                ("dense", 131072, 0, "24GiB", "snapkv(budget=4GiB) | kv=int8"),
+                ("dense", 131072, 0, "24GiB",
+                 "snapkv(budget=6x,split=adaptive) | k=center+turbo4, v=turbo4 | tail=16"),
+                ("window_and_global", 1 << 24, (1 << 24) - 100, "200GiB", "none | kv=int8")]:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            self.fit("dense", 131072, "--mem", "24GiB", "-p", spec)
+            self.fit(name, ctx, "--decode", str(decode), "--mem", memory, "-p", spec)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             self.assertLess(spent, 8, spec)
