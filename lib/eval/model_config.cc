@@ -27,6 +27,9 @@ constexpr Refused kRefused[] = {
     {"block_configs", "not read; write num_key_value_heads as a list instead"},
     {"cla_share_factor", "layers that share K and V by this key are not planned"}};
 
+// Of all layers: a plan holds some hundred bytes for each.
+constexpr std::int64_t kMostKvHeads = 65536;
+
 class ConfigReader {
  public:
   explicit ConfigReader(const ConfigKeys& keys) : keys_(keys) {}
@@ -160,8 +163,9 @@ void ConfigReader::NoteWhatIsLeftOut(std::int64_t no_rows, std::int64_t shared) 
 ModelConfig ConfigReader::Read() {
   CheckReadable();
   config_.name = keys_.String("model_type");
-  config_.layers = static_cast<int>(keys_.Count(keys_.NameOf(
-      {"num_hidden_layers", "n_layer", "n_layers", "num_transformer_layers", "num_layers"})));
+  const std::string_view layers_key = keys_.NameOf(
+      {"num_hidden_layers", "n_layer", "n_layers", "num_transformer_layers", "num_layers"});
+  config_.layers = static_cast<int>(keys_.Count(layers_key));
   const std::vector<LayerKind> kinds = LayerKinds(keys_, config_.layers, config_.notes);
   std::int64_t shared = 0;
   if (keys_.Has("num_kv_shared_layers")) {
@@ -172,6 +176,7 @@ ModelConfig ConfigReader::Read() {
     }
   }
   std::int64_t no_rows = 0;
+  std::int64_t kv_heads = 0;
   for (std::int64_t i = 0; i < config_.layers - shared; ++i) {
     const LayerKind& kind = kinds[static_cast<std::size_t>(i)];
     if (kind.rows == Rows::kNone) {
@@ -181,6 +186,11 @@ ModelConfig ConfigReader::Read() {
     config_.caches.push_back(Attention(i, kind));
     const Status valid = config_.caches.back().Validate();
     if (!valid.ok()) throw std::runtime_error(std::string(valid.message()));
+    kv_heads += config_.caches.back().kv_heads;
+    if (kv_heads > kMostKvHeads) {
+      throw ConfigError(layers_key, StrCat(config_.layers, " layers hold more than ", kMostKvHeads,
+                                           " KV heads together"));
+    }
   }
   if (config_.caches.empty()) throw ConfigError("layer_types", "no layer holds K and V");
   NoteWhatIsLeftOut(no_rows, shared);

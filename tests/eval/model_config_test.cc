@@ -223,7 +223,9 @@ TEST(ModelConfig, CountsHaveLimitsThatAreNamed) {
          StrCat("key num_attention_heads: '5000", kLimit));
   expect(Config(R"("num_global_key_value_heads": 5000)"),
          StrCat("key num_global_key_value_heads: '5000", kLimit));
-  EXPECT_EQ(MustParse(R"({"num_hidden_layers": 4096, "num_attention_heads": 1, "head_dim": 64})")
+  expect(R"({"num_hidden_layers": 4096, "num_attention_heads": 32, "head_dim": 64})",
+         "key num_hidden_layers: 4096 layers hold more than 65536 KV heads together");
+  EXPECT_EQ(MustParse(R"({"num_hidden_layers": 4096, "num_attention_heads": 16, "head_dim": 64})")
                 .caches.size(),
             4096U);
 }
