@@ -33,7 +33,8 @@ constexpr StorageRecommendation kStorageRecommendations[] = {
     {2.625, "none | k=center+turbo3, v=turbo2 | exact_sinks=4",
      "a third of the loss of 2-bit keys with 3-bit values"},
     {2.125, "none | k=center+turbo3, v=turbo1 | exact_sinks=4",
-     "1-bit values lose less than 2-bit keys; half of the rows at 4 bits read better still"},
+     "in copying 1-bit values lose less than 2-bit keys; half of the rows at 4 bits read better "
+     "still"},
 };
 
 }  // namespace

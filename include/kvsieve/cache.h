@@ -118,9 +118,10 @@ class Cache {
 
   // -- writing ----------------------------------------------------------------------------------
 
-  // Appends rows of one layer. keys [kv_heads, n, key_dim], values [kv_heads, n, value_dim] (empty
-  // for an MLA layer), positions [n], increasing and past the layer's last. `layer_index` counts
-  // the layers given to Create. Before FinishPrefill only kPrefill is accepted, afterwards kDecode.
+  // Appends rows of one layer. keys [kv_heads, n, key_dim], after RoPE, values [kv_heads, n,
+  // value_dim] (empty for an MLA layer), positions [n], increasing and past the layer's last.
+  // `layer_index` counts the layers given to Create. Before FinishPrefill only kPrefill is
+  // accepted, afterwards kDecode.
   Status Append(int layer_index, Phase phase, const HeadsView& keys, const HeadsView& values,
                 std::span<const TokenPos> positions);
 

@@ -78,7 +78,7 @@ TEST_F(StateFile, TheDocumentsAreRight) {
   const std::string path = path_.string();
   const std::string identity = "llama-3-8b q4, system prompt 7";  // what the rows are good for
   const Status saved = SaveCache(cache, identity, path);
-  const Result<Cache> again = LoadCache(path, identity, CacheOptions{});
+  Result<Cache> again = LoadCache(path, identity, CacheOptions{});
   ASSERT_TRUE(saved.ok()) << saved.message();
   ASSERT_TRUE(again.ok()) << again.message();
   EXPECT_EQ(again->next_position(), 30);
