@@ -89,7 +89,7 @@ class EvalRun {
     if (measure) KVS_RETURN_IF_ERROR(GatherKeys());
     for (std::int64_t query = 0; query < trace_.n_eval(); ++query) {
       KVS_RETURN_IF_ERROR(AppendRow(query, measure));
-      KVS_RETURN_IF_ERROR(Attend(query));
+      KVS_RETURN_IF_ERROR(Attend(query, parallel_));
       if (measure) {
         ParallelFor(parallel_, static_cast<std::int64_t>(heads_.size()),
                     [&](std::int64_t task, int) { MeasureHead(task, query); });
@@ -176,10 +176,10 @@ class EvalRun {
     return trace_.tokens() + (std::lower_bound(eval.begin(), eval.end(), position) - eval.begin());
   }
 
-  Status Attend(std::int64_t query) {
+  Status Attend(std::int64_t query, Parallel& parallel) {
     const auto position = trace_.eval_positions().subspan(query, 1);
     AttendParams params;
-    params.parallel = &parallel_;
+    params.parallel = &parallel;
     for (int i = 0; i < cache_.layers(); ++i) {
       const HeadsView queries = trace_.layers()[i].eval_queries.Slice(query, 1);
       const auto start = Clock::now();
@@ -190,13 +190,16 @@ class EvalRun {
     return {};
   }
 
-  // The last token again, when all rows are there and the run so far has warmed everything up.
+  // The last token again, when all rows are there and the run so far has warmed everything up. On
+  // one thread too: waking a second one may take longer than a step over few rows.
   Status TimeAttention() {
     if (trace_.n_eval() == 0) return {};
     std::fill(attend_seconds_.begin(), attend_seconds_.end(),
               std::numeric_limits<double>::infinity());
     for (int round = 0; round < kAttendRounds; ++round) {
-      KVS_RETURN_IF_ERROR(Attend(trace_.n_eval() - 1));
+      SerialParallel serial;
+      KVS_RETURN_IF_ERROR(Attend(trace_.n_eval() - 1, parallel_));
+      KVS_RETURN_IF_ERROR(Attend(trace_.n_eval() - 1, serial));
     }
     return {};
   }
