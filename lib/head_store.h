@@ -43,7 +43,6 @@ class StoredOrder {
  public:
   explicit StoredOrder(const HeadStore& store);
   std::int64_t rows() const { return store_.rows(); }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(places_.capacity() * 8); }
   void ReadPositions(TokenPos* out) const;
   // Rows [first, first + count) of one side, decoded: f32 [count, dim].
   void ReadRows(const RowShape& shape, Side side, RowIndex first, int count, float* out) const;

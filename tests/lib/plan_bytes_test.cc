@@ -10,106 +10,17 @@
 #include <vector>
 
 #include "kvsieve/str_cat.h"
-#include "lib/byte_report_fields.h"
 #include "tests/lib/cache_fixture.h"
+#include "tests/lib/plan_fixture.h"
 
 namespace kvsieve {
 namespace {
 
 using cache_test::MakeLayer;
-using cache_test::MakePrompt;
-using cache_test::MustCreate;
 using cache_test::MustParse;
-using cache_test::Positions;
-using cache_test::Prompt;
-using cache_test::TestAllocator;
-
-constexpr const char* kFieldNames[] = {"key_full",    "value_full", "f16_rows",       "payload",
-                                       "scale",       "metadata",   "key_kept",       "value_kept",
-                                       "padding",     "reserved",   "observation",    "shared",
-                                       "tokens_seen", "rows_kept",  "lifetime_tokens"};
-
-void ExpectWithin(const ByteBounds& bounds, const ByteReport& report) {
-  int name = 0;
-  for (const auto field : kByteReportSums) {
-    EXPECT_LE(bounds.least.*field, report.*field) << kFieldNames[name];
-    EXPECT_GE(bounds.most.*field, report.*field) << kFieldNames[name];
-    ++name;
-  }
-}
-
-void ExpectWithin(const ByteRange& range, std::int64_t bytes, const char* what) {
-  EXPECT_LE(range.least, bytes) << what;
-  EXPECT_GE(range.most, bytes) << what;
-}
-
-BytePlan MustPlan(std::string_view spec, const std::vector<LayerSpec>& layers,
-                  const PlanRequest& request) {
-  Result<BytePlan> plan = PlanBytes(*MustParse(spec), layers, request);
-  EXPECT_TRUE(plan.ok()) << spec << ": " << (plan.ok() ? "" : plan.error().message);
-  return plan.ok() ? *std::move(plan) : BytePlan();
-}
-
-// The life that a request tells of: the prompt in chunks, an eviction after each where the schedule
-// says so, decode tokens one at a time.
-class Life {
- public:
-  Life(std::string_view spec, const std::vector<LayerSpec>& layers, const PlanRequest& request)
-      : request_(request), cache_(MustCreate(spec, layers, Options())) {
-    const std::int64_t tokens = request.prompt_tokens + request.decode_tokens;
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      prompts_.push_back(MakePrompt(layers[i], tokens, 11 + i));
-    }
-    const std::int64_t chunk = request.chunk_tokens > 0 ? request.chunk_tokens : tokens;
-    for (std::int64_t first = 0; first < request.prompt_tokens; first += chunk) {
-      const std::int64_t count = std::min(chunk, request.prompt_tokens - first);
-      Append(Phase::kPrefill, first, count);
-      Observe(first, count);
-      for (int i = 0; i < cache_.layers(); ++i) EXPECT_TRUE(cache_.Evict(i).ok());
-    }
-  }
-  void Finish() {
-    const Status finished = cache_.FinishPrefill();
-    EXPECT_TRUE(finished.ok()) << finished.message();
-  }
-  void Decode() {
-    for (std::int64_t t = 0; t < request_.decode_tokens; ++t) {
-      Append(Phase::kDecode, request_.prompt_tokens + t, 1);
-    }
-  }
-  const Cache& cache() const { return cache_; }
-  const TestAllocator& allocator() const { return allocator_; }
-
- private:
-  CacheOptions Options() {
-    CacheOptions options;
-    options.allocator = &allocator_;
-    return options;
-  }
-  void Append(Phase phase, std::int64_t first, std::int64_t count) {
-    for (int i = 0; i < cache_.layers(); ++i) {
-      const Prompt& prompt = prompts_[static_cast<std::size_t>(i)];
-      ASSERT_TRUE(cache_test::AppendRows(cache_, i, phase, prompt, first, count).ok());
-    }
-  }
-  void Observe(std::int64_t first, std::int64_t count) {
-    for (int i = 0; i < cache_.layers(); ++i) {
-      const LayerSpec& layer = cache_.layer(i);
-      const std::vector<float> queries =
-          cache_test::UniformRows(layer.query_heads * count * layer.key_dim, 7);
-      ASSERT_TRUE(cache_
-                      .Observe(i, Positions(static_cast<TokenPos>(first), count),
-                               HeadsView::HeadMajor(queries.data(), layer.query_heads, count,
-                                                    layer.key_dim))
-                      .ok());
-    }
-  }
-
-  PlanRequest request_;
-  TestAllocator allocator_;
-  Cache cache_;
-  std::vector<Prompt> prompts_;
-};
+using plan_test::ExpectWithin;
+using plan_test::Life;
+using plan_test::MustPlan;
 
 void ExpectPlanHolds(const std::string& spec, const std::vector<LayerSpec>& layers,
                      PlanRequest request) {
@@ -346,56 +257,6 @@ TEST(PlanBytes, ABudgetInBytesBoundsWhatIsKept) {
   const std::int64_t limit = std::int64_t{4} * 2 * 20000 * 512 / 8;
   EXPECT_EQ(plan.kept.most, limit);
   EXPECT_GT(plan.kept.least, limit - limit / 50);
-}
-
-// Block bytes of a quantized row are not bytes of an element.
-TEST(Cases, U71_QuantizedRowsTakeTheirBlocksBytes) {
-  const std::vector<LayerSpec> layers(32, MakeLayer(32, 8, 128, 128));
-  PlanRequest request;
-  request.prompt_tokens = 8192;
-  const auto rows_of = [&](const char* spec) {
-    const BytePlan plan = MustPlan(spec, layers, request);
-    EXPECT_TRUE(plan.kept.exact());
-    // A head without gaps stores one position.
-    EXPECT_EQ(plan.bytes.most.metadata_bytes, 32 * 8 * 4);
-    EXPECT_EQ(plan.bytes.most.full_bytes(), 1'073'741'824);
-    return plan.bytes.most.payload_bytes + plan.bytes.most.scale_bytes;
-  };
-  EXPECT_EQ(rows_of("none | kv=f16"), 1'073'741'824);
-  EXPECT_EQ(rows_of("none | kv=q8_0"), 570'425'344);
-  EXPECT_EQ(rows_of("none | kv=q4_0"), 301'989'888);
-}
-
-// The plan is what the allocator gives: to the byte without eviction, within 1 % with it.
-TEST(Cases, U73_ThePlanIsWhatIsAllocated) {
-  const std::vector<LayerSpec> layers(2, MakeLayer(8, 2, 128, 128));
-  PlanRequest request;
-  request.prompt_tokens = 3000;
-  request.key_type = request.value_type = ElementType::kF32;
-  for (const char* evict : {"none", "snapkv(budget=25%)", "random(budget=40%)"}) {
-    for (const char* store : {"kv=f16", "kv=q8_0", "kv=q4_0", "kv=int8", "kv=int4",
-                              "k=center+turbo4, v=turbo4", "kv=channel(bits=2)"}) {
-      const std::string spec = StrCat(evict, " | ", store);
-      SCOPED_TRACE(spec);
-      const BytePlan plan = MustPlan(spec, layers, request);
-      Life life(spec, layers, request);
-      life.Finish();
-      ExpectWithin(plan.resident, life.allocator().live_bytes, "resident");
-      EXPECT_LE(plan.resident.most - plan.resident.least, plan.resident.least / 100);
-      ExpectWithin(plan.prefill_peak, life.allocator().peak_bytes, "peak");
-    }
-  }
-}
-
-// Sizes that 32 bits do not hold.
-TEST(Cases, U77_PlannedSizesAre64Bits) {
-  const std::vector<LayerSpec> layers(80, MakeLayer(64, 8, 128, 128));
-  PlanRequest request;
-  request.prompt_tokens = 1'048'576;
-  const BytePlan plan = MustPlan("none | kv=f16", layers, request);
-  EXPECT_EQ(plan.bytes.most.payload_bytes, 343'597'383'680);
-  EXPECT_EQ(plan.bytes.most.full_bytes(), 343'597'383'680);
-  EXPECT_GT(plan.prefill_peak.least, 2 * std::int64_t{343'597'383'680});
 }
 
 TEST(PlanBytes, ErrorsSayWhatIsWrong) {
