@@ -171,6 +171,23 @@ Status Cache::Gather(int layer_index, int head, std::span<TokenPos> positions,
   });
 }
 
+Status Cache::RowTiers(int layer_index, int head, std::span<std::int32_t> tiers) const {
+  return NoThrow([&]() -> Status {
+    KVS_RETURN_IF_ERROR(CheckHead(impl_->layers, layer_index, head));
+    const std::int64_t n = rows(layer_index, head);
+    if (std::ssize(tiers) != n) {
+      return Status::Invalid(StrCat("row tiers: the span holds ", tiers.size(),
+                                    " elements, expected all ", n, " rows"));
+    }
+    if (impl_->finished) {
+      StoredOrder(impl_->layers[layer_index].heads[head]).ReadTiers(kExactRow, tiers.data());
+    } else {
+      std::fill(tiers.begin(), tiers.end(), kExactRow);
+    }
+    return Status::Ok();
+  });
+}
+
 Status Cache::Visible(int layer_index, int head, std::span<const TokenPos> query_positions,
                       std::span<std::uint8_t> mask) const {
   return NoThrow([&]() -> Status {

@@ -117,6 +117,16 @@ void StoredOrder::ReadPositions(TokenPos* out) const {
   for (const RowIndex place : places_) *out++ = positions[place];
 }
 
+void StoredOrder::ReadTiers(std::int32_t exact, std::int32_t* out) const {
+  std::vector<std::int32_t> tiers(static_cast<std::size_t>(store_.sinks.rows()), exact);
+  for (std::size_t t = 0; t < store_.tiers.size(); ++t) {
+    tiers.insert(tiers.end(), static_cast<std::size_t>(store_.tiers[t].rows()),
+                 static_cast<std::int32_t>(t));
+  }
+  tiers.resize(static_cast<std::size_t>(store_.rows()), exact);
+  for (std::size_t r = 0; r < tiers.size(); ++r) out[r] = tiers[places_.empty() ? r : places_[r]];
+}
+
 void StoredOrder::ReadRows(const RowShape& shape, Side side, RowIndex first, int count,
                            float* out) const {
   if (places_.empty()) return ReadInPlaceOrder(store_, shape, side, first, count, out);

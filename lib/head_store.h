@@ -44,6 +44,8 @@ class StoredOrder {
   explicit StoredOrder(const HeadStore& store);
   std::int64_t rows() const { return store_.rows(); }
   void ReadPositions(TokenPos* out) const;
+  // Of each row the tier that holds it; `exact` for sinks and tail.
+  void ReadTiers(std::int32_t exact, std::int32_t* out) const;
   // Rows [first, first + count) of one side, decoded: f32 [count, dim].
   void ReadRows(const RowShape& shape, Side side, RowIndex first, int count, float* out) const;
 

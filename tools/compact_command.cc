@@ -33,6 +33,7 @@ struct CompactCommand {
 struct CompactedRows {
   eval::Safetensors file;
   std::deque<std::vector<TokenPos>> positions;
+  std::deque<std::vector<std::int32_t>> tiers;
   std::deque<std::vector<float>> rows;
 };
 
@@ -46,11 +47,14 @@ Status AddHead(const Cache& cache, int layer_index, int head, CompactedRows& out
   const LayerSpec& layer = cache.layer(layer_index);
   const std::int64_t rows = cache.rows(layer_index, head);
   auto& positions = out.positions.emplace_back(rows);
+  auto& tiers = out.tiers.emplace_back(rows);
   auto& keys = out.rows.emplace_back(rows * layer.key_dim);
   auto& values = out.rows.emplace_back(rows * layer.value_dim);
   KVS_RETURN_IF_ERROR(cache.Gather(layer_index, head, positions, keys, values));
+  KVS_RETURN_IF_ERROR(cache.RowTiers(layer_index, head, tiers));
   const std::string prefix = StrCat("layer.", layer.layer, ".head.", head);
   AddTensor(prefix + ".positions", eval::TensorType::kI32, {rows}, positions, out.file);
+  AddTensor(prefix + ".tiers", eval::TensorType::kI32, {rows}, tiers, out.file);
   AddTensor(prefix + ".k", eval::TensorType::kF32, {rows, layer.key_dim}, keys, out.file);
   AddTensor(prefix + ".v", eval::TensorType::kF32, {rows, layer.value_dim}, values, out.file);
   return {};

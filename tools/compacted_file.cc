@@ -20,12 +20,14 @@ namespace {
 
 struct HeadRows {
   const eval::Tensor* positions = nullptr;
+  const eval::Tensor* tiers = nullptr;
   const eval::Tensor* keys = nullptr;
   const eval::Tensor* values = nullptr;
 
   bool complete() const {
-    return positions != nullptr && keys != nullptr && values != nullptr &&
-           positions->shape.size() == 1 && keys->shape.size() == 2 && values->shape.size() == 2 &&
+    return positions != nullptr && tiers != nullptr && keys != nullptr && values != nullptr &&
+           positions->shape.size() == 1 && tiers->shape == positions->shape &&
+           keys->shape.size() == 2 && values->shape.size() == 2 &&
            keys->shape[0] == positions->shape[0] && values->shape[0] == positions->shape[0];
   }
   std::int64_t rows() const { return positions->shape[0]; }
@@ -45,9 +47,10 @@ bool AddTensor(const eval::Tensor& tensor, Layers& layers) {
   HeadRows& rows = layers[layer][head];
   const std::string_view name(part);
   if (name == "positions") rows.positions = &tensor;
+  if (name == "tiers") rows.tiers = &tensor;
   if (name == "k") rows.keys = &tensor;
   if (name == "v") rows.values = &tensor;
-  return name == "positions" || name == "k" || name == "v";
+  return name == "positions" || name == "tiers" || name == "k" || name == "v";
 }
 
 std::optional<Layers> CompactedLayers(const eval::Safetensors& file) {

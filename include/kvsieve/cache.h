@@ -196,6 +196,11 @@ class Cache {
   Status Gather(int layer_index, int head, std::span<TokenPos> positions, std::span<float> keys,
                 std::span<float> values) const;
 
+  // How each stored row of a head is held, in the order of Gather: kExactRow or the number of its
+  // tier, 0 the first store of the spec, 1 that of its first cold(...). tiers [rows()].
+  Status RowTiers(int layer_index, int head, std::span<std::int32_t> tiers) const;
+  static constexpr std::int32_t kExactRow = -1;  // in source precision: sinks, tail, staged rows
+
   // Which stored rows of a head the layer's own window shows to which query: mask
   // [n, rows(layer_index, head)], rows in the order of Gather, 1 iff the row's position <= the
   // query's and, with a window w, > the query's - w. What Attend applies by itself.

@@ -75,6 +75,49 @@ TEST(Tiers, EachRowIsStoredAsItsTierSays) {
   }
 }
 
+TEST(Tiers, RowTiersSayHowEachRowIsStored) {
+  const Prompt prompt = MakePrompt(Layer(), kRows, 1);
+  Cache cache = Finished(kSpec, prompt);
+  std::vector<std::int32_t> tiers(kKept);
+  for (int head = 0; head < 2; ++head) {
+    ASSERT_TRUE(cache.RowTiers(0, head, tiers).ok());
+    const oracle::HeadRows held = GatherHead(cache, 0, head);
+    const std::vector<float> as[] = {
+        DecodedAlone("none | kv=f16 | tail=400", prompt, head, Side::kKey),
+        DecodedAlone("none | kv=int8", prompt, head, Side::kKey),
+        DecodedAlone("none | kv=int4", prompt, head, Side::kKey),
+        DecodedAlone("none | kv=int2", prompt, head, Side::kKey)};
+    for (std::int64_t r = 0; r < kKept; ++r) {
+      const auto row = static_cast<std::size_t>(r);
+      EXPECT_TRUE(SameRow(held.keys, r, as[1 + tiers[row]], held.positions[row])) << r;
+    }
+    EXPECT_EQ(std::ranges::count(tiers, Cache::kExactRow), kExact);
+    EXPECT_EQ(std::ranges::count(tiers, 1), kWarm);
+    EXPECT_EQ(std::ranges::count(tiers, 2), kColdest);
+  }
+  EXPECT_EQ(cache.RowTiers(0, 0, std::span(tiers).first(5)).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(cache.RowTiers(0, 2, tiers).error().code, ErrorCode::kInvalidArgument);
+  // A saved state brings them back.
+  MemorySink sink;
+  ASSERT_TRUE(cache.Save("", sink).ok());
+  MemorySource source(sink.bytes());
+  const Result<Cache> loaded = Cache::FromState(source, "", {});
+  ASSERT_TRUE(loaded.ok());
+  std::vector<std::int32_t> again(kKept);
+  ASSERT_TRUE(loaded->RowTiers(0, 1, again).ok());
+  EXPECT_EQ(again, tiers);
+}
+
+TEST(Tiers, StagedRowsAreExact) {
+  const Prompt prompt = MakePrompt(Layer(), 20, 1);
+  Cache cache = MustCreate(kSpec, {Layer()});
+  MustAppend(cache, 0, prompt, 0);
+  std::vector<std::int32_t> tiers(20);
+  ASSERT_TRUE(cache.RowTiers(0, 1, tiers).ok());
+  EXPECT_EQ(tiers, std::vector<std::int32_t>(20, Cache::kExactRow));
+}
+
 // int8: 64 + 2 bytes; int4: 32 + 2 * 4, group=row 32 + 4; int2: 16 + 2 * 4; f32 rows 256.
 TEST(Tiers, BytesAreThoseOfEachTier) {
   TestAllocator allocator;

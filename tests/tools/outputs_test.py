@@ -143,7 +143,7 @@ class Outputs(CliTest):
         self.validate(report)
         header, data = read_safetensors(out)
         names = {f"layer.{i}.head.{h}.{part}" for i in (0, 7, 14, 21, 29) for h in range(3)
-                 for part in ("positions", "k", "v")}
+                 for part in ("positions", "tiers", "k", "v")}
         self.assertEqual(set(header) - {"__metadata__"}, names)
         rows = 0
         for i in (0, 7, 14, 21, 29):
@@ -155,11 +155,28 @@ class Outputs(CliTest):
                 self.assertEqual(list(values), sorted(set(values)))
                 self.assertEqual(values[:4], (0, 1, 2, 3))       # sinks
                 self.assertEqual(values[-32:], tuple(range(992, 1024)))  # window
+                begin, end = header[f"layer.{i}.head.{h}.tiers"]["data_offsets"]
+                tiers = struct.unpack(f"<{n}i", data[begin:end])
+                self.assertEqual(tiers, (-1,) * 4 + (0,) * (n - 4))  # exact sinks
                 for part in ("k", "v"):
                     tensor = header[f"layer.{i}.head.{h}.{part}"]
                     self.assertEqual((tensor["dtype"], tensor["shape"]), ("F32", [n, 64]))
                 rows += n
         self.assertEqual(rows, report["pipelines"][0]["rows"]["rows_kept"])
+
+    def test_compact_says_which_tier_holds_a_row(self):
+        out = self.path("out.safetensors")
+        spec = "recency(budget=40,sinks=0) | kv=int8 | cold(16)={kv=int4} | cold(8)={kv=int2} | " \
+               "exact_sinks=2, tail=4"
+        self.results("compact", TRACE, "-p", spec, "-o", out)
+        header, data = read_safetensors(out)
+        for i in (0, 7, 14, 21, 29):
+            for h in range(3):
+                self.assertEqual(header[f"layer.{i}.head.{h}.tiers"]["dtype"], "I32")
+                begin, end = header[f"layer.{i}.head.{h}.tiers"]["data_offsets"]
+                tiers = struct.unpack("<40i", data[begin:end])
+                # The newest 40, the older the colder.
+                self.assertEqual(tiers, (2,) * 8 + (1,) * 16 + (0,) * 12 + (-1,) * 4)
 
     def test_compact_of_f16_rows_gives_the_rows_of_the_trace(self):
         out = self.path("out.safetensors")
