@@ -12,15 +12,15 @@ std::int64_t HeadStore::rows() const {
   return total;
 }
 
-Result<HeadStore> HeadStore::Clone(Allocator& allocator, std::span<const LayerStore> stores) const {
-  HeadStore copy;
-  KVS_ASSIGN_OR_RETURN(copy.sinks, sinks.Clone(allocator));
+Result<HeadStore> HeadStore::Fork(Allocator& allocator, std::span<const LayerStore> stores) const {
+  HeadStore fork;
+  KVS_ASSIGN_OR_RETURN(fork.sinks, sinks.Clone(allocator));
   for (std::size_t t = 0; t < tiers.size(); ++t) {
-    KVS_ASSIGN_OR_RETURN(Tier tier, tiers[t].Clone(allocator, stores[t]));
-    copy.tiers.push_back(std::move(tier));
+    KVS_ASSIGN_OR_RETURN(Tier tier, tiers[t].Fork(allocator, stores[t]));
+    fork.tiers.push_back(std::move(tier));
   }
-  KVS_ASSIGN_OR_RETURN(copy.tail, tail.Clone(allocator));
-  return copy;
+  KVS_ASSIGN_OR_RETURN(fork.tail, tail.Clone(allocator));
+  return fork;
 }
 
 std::vector<ByteReport> HeadStore::BytesByStore(const RowShape& shape) const {

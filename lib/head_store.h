@@ -26,8 +26,9 @@ struct HeadStore {
   ExactRows tail;
 
   std::int64_t rows() const;
-  // stores: those of the tiers, for the copy.
-  Result<HeadStore> Clone(Allocator& allocator, std::span<const LayerStore> stores) const;
+  // The same rows: exact ones copied, encoded ones as Tier::Fork says. stores: those of the tiers,
+  // for the fork.
+  Result<HeadStore> Fork(Allocator& allocator, std::span<const LayerStore> stores) const;
   // lib/tier_save.cc.
   void Save(const RowShape& shape, StateWriter& out) const;
   static Result<HeadStore> Load(Allocator& allocator, const RowShape& shape,

@@ -2,75 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
+#include "lib/block_slots.h"
+
 namespace kvsieve {
-namespace {
-
-std::int64_t RoundUp(std::int64_t n, int multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-int SlotsUsed(std::uint64_t slots) { return kBlockRows - std::countl_zero(slots); }
-
-// The n-th of the slots set.
-int NthSlot(std::uint64_t slots, int n) {
-  const bool without_gaps = (slots & (slots + 1)) == 0;
-  if (without_gaps) return n;
-  for (; n > 0; --n) slots &= slots - 1;
-  return std::countr_zero(slots);
-}
-
-// The first `count` of the slots set.
-std::uint64_t FirstSlots(std::uint64_t slots, std::int64_t count) {
-  while (std::popcount(slots) > count) slots &= ~std::bit_floor(slots);
-  return slots;
-}
-
-// Slots of the groups that hold rows.
-int SlotsOfGroups(std::uint64_t slots, int group_rows) {
-  const std::uint64_t group = ~std::uint64_t{0} >> (kBlockRows - group_rows);
-  int count = 0;
-  for (int first = 0; first < kBlockRows; first += group_rows) {
-    if ((slots >> first & group) != 0) count += group_rows;
-  }
-  return count;
-}
-
-// Slots of the block that holds the first of `rows` rows.
-int CapacityFor(const LayerStore& store, std::int64_t rows) {
-  const int unit = std::max(kPanelRows, store.group_rows());
-  return static_cast<int>(RoundUp(std::min<std::int64_t>(rows, kBlockRows), unit));
-}
-
-// One side of a block of which `slots` hold rows. Slots behind the last group are room for rows to
-// come; those that rows left behind in a group are padding, but its scales are all in use.
-ByteReport BlockBytes(const Codec& codec, int group_rows, int capacity_rows, std::uint64_t slots) {
-  const RowBytes row = codec.row_bytes();
-  const std::int64_t room = capacity_rows - RoundUp(SlotsUsed(slots), group_rows);
-  ByteReport report;
-  report.payload_bytes = std::popcount(slots) * row.codes;
-  report.scale_bytes = SlotsOfGroups(slots, codec.group_rows()) * row.scales;
-  const std::int64_t kept = report.payload_bytes + report.scale_bytes;
-  (codec.side() == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) = kept;
-  report.reserved_bytes = room * (row.codes + row.scales);
-  report.padding_bytes =
-      static_cast<std::int64_t>(codec.BlockBytes(capacity_rows)) - kept - report.reserved_bytes;
-  return report;
-}
-
-ByteReport StatsBytes(const Chain& chain) {
-  ByteReport report;
-  report.metadata_bytes = std::int64_t{chain.stats_floats()} * 4;
-  (chain.side() == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) =
-      report.metadata_bytes;
-  return report;
-}
-
-}  // namespace
 
 const float* Tier::stats(Side side) const {
-  return stats_.As<float>() + (side == Side::kKey ? 0 : store_->key->stats_floats());
+  const auto* floats = reinterpret_cast<const float*>(stats_.data());
+  return floats + (side == Side::kKey ? 0 : store_->key->stats_floats());
 }
 
 std::size_t Tier::block_bytes(int capacity_rows) const {
@@ -79,24 +20,28 @@ std::size_t Tier::block_bytes(int capacity_rows) const {
   return bytes;
 }
 
-BlockRef Tier::side_of(Block& block, Side side) const {
-  std::uint8_t* data = block.memory.data();
-  if (side == Side::kValue) data += store_->key->codec().BlockBytes(block.capacity_rows);
-  return {data, block.capacity_rows};
+std::size_t Tier::side_begin(const Block& block, Side side) const {
+  return side == Side::kKey ? 0 : store_->key->codec().BlockBytes(block.capacity_rows);
 }
 
-ConstBlockRef Tier::block(int b, Side side) const {
-  return side_of(const_cast<Block&>(blocks_[b]), side);
+ConstBlockRef Tier::side_of(const Block& block, Side side) const {
+  return {block.memory.data() + side_begin(block, side), block.capacity_rows};
 }
+
+BlockRef Tier::writable(Block& block, Side side) const {
+  return {block.memory.data() + side_begin(block, side), block.capacity_rows};
+}
+
+ConstBlockRef Tier::block(int b, Side side) const { return side_of(blocks_[b], side); }
 
 Status Tier::ReserveStats(Allocator& allocator) {
   const auto floats = static_cast<std::size_t>(store_->stats_floats());
-  KVS_ASSIGN_OR_RETURN(stats_, Buffer::Allocate(allocator, floats * sizeof(float)));
+  KVS_ASSIGN_OR_RETURN(stats_, SharedBuffer::Allocate(allocator, floats * sizeof(float)));
   return Status::Ok();
 }
 
 Status Tier::Learn(const RowSource& keys, const RowSource& values) {
-  float* learnt = stats_.As<float>();
+  auto* learnt = reinterpret_cast<float*>(stats_.data());
   const auto named = [](std::string_view side, Status status) {
     if (status.ok()) return status;
     return Status(status.error().code, StrCat(side, ", of the rows kept ", status.message()));
@@ -108,7 +53,7 @@ Status Tier::Learn(const RowSource& keys, const RowSource& values) {
 
 Result<Tier::Block> Tier::NewBlock(Allocator& allocator, int capacity_rows) const {
   Block block;
-  KVS_ASSIGN_OR_RETURN(block.memory, Buffer::Allocate(allocator, block_bytes(capacity_rows)));
+  KVS_ASSIGN_OR_RETURN(block.memory, SharedBuffer::Allocate(allocator, block_bytes(capacity_rows)));
   block.capacity_rows = capacity_rows;
   return block;
 }
@@ -136,11 +81,11 @@ Tier::Place Tier::PlaceOf(RowIndex row) const {
           NthSlot(block.slots, static_cast<int>(row - block.first_row))};
 }
 
-// Moves the open block's rows, bit by bit, into a larger one.
-Status Tier::GrowOpenBlock(Allocator& allocator, int capacity_rows) {
-  KVS_ASSIGN_OR_RETURN(Block larger, NewBlock(allocator, capacity_rows));
-  CopyRows(blocks_.back(), larger);
-  blocks_.back() = std::move(larger);
+// Moves the open block's rows, bit by bit, into one of this tier's own.
+Status Tier::MoveOpenBlock(Allocator& allocator, int capacity_rows) {
+  KVS_ASSIGN_OR_RETURN(Block own, NewBlock(allocator, capacity_rows));
+  CopyRows(blocks_.back(), own);
+  blocks_.back() = std::move(own);
   return Status::Ok();
 }
 
@@ -152,8 +97,8 @@ Result<Tier::Block> Tier::TightBlock(Allocator& allocator, std::uint64_t slots) 
 // To the same slots of a block that is empty.
 void Tier::CopyRows(const Block& from, Block& to) const {
   for (const Side side : store_->sides()) {
-    const ConstBlockRef source = side_of(const_cast<Block&>(from), side);
-    const BlockRef target = side_of(to, side);
+    const ConstBlockRef source = side_of(from, side);
+    const BlockRef target = writable(to, side);
     for (std::uint64_t left = from.slots; left != 0; left &= left - 1) {
       const int slot = std::countr_zero(left);
       chain(side).codec().MoveRow(source, slot, target, slot);
@@ -166,13 +111,19 @@ void Tier::CopyRows(const Block& from, Block& to) const {
 Status Tier::Reserve(Allocator& allocator, std::span<const TokenPos> positions) {
   if (positions.empty()) return Status::Ok();
   KVS_RETURN_IF_ERROR(positions_.Reserve(allocator, positions));
-  const std::int64_t total = NextSlot() + static_cast<std::int64_t>(positions.size());
+  const std::int64_t next = NextSlot();
+  const std::int64_t total = next + static_cast<std::int64_t>(positions.size());
   const auto count = static_cast<std::size_t>(RoundUp(total, kBlockRows) / kBlockRows);
   const auto capacity_of = [&](std::size_t b) {
     return CapacityFor(*store_, total - static_cast<std::int64_t>(b) * kBlockRows);
   };
-  if (!blocks_.empty() && blocks_.back().capacity_rows < capacity_of(blocks_.size() - 1)) {
-    KVS_RETURN_IF_ERROR(GrowOpenBlock(allocator, capacity_of(blocks_.size() - 1)));
+  // Blocks behind the one that the next row goes to were never shared, and that one is shared only
+  // where it is the last.
+  if (next < static_cast<std::int64_t>(blocks_.size()) * kBlockRows) {
+    const int capacity = capacity_of(blocks_.size() - 1);
+    if (blocks_.back().capacity_rows < capacity || blocks_.back().memory.shared()) {
+      KVS_RETURN_IF_ERROR(MoveOpenBlock(allocator, capacity));
+    }
   }
   blocks_.reserve(count);
   while (blocks_.size() < count) {
@@ -196,7 +147,7 @@ void Tier::Fill(const RowSource& keys, const RowSource& values, std::span<const 
     for (const Side side : store_->sides()) {
       (side == Side::kKey ? keys : values).ReadRows(done, count, scratch);
       const Status status =
-          chain(side).Encode(stats(side), scratch, count, side_of(target, side), slot);
+          chain(side).Encode(stats(side), scratch, count, writable(target, side), slot);
       KVS_DCHECK(status.ok());
       static_cast<void>(status);
       saturated_ += chain(side).codec().CountSaturated(scratch, count);
@@ -213,7 +164,7 @@ Status Tier::EncodeAhead(std::int64_t ahead, int count, float* keys, float* valu
   const auto rows_of = [&](Side side) { return side == Side::kKey ? keys : values; };
   for (const Side side : store_->sides()) {
     KVS_RETURN_IF_ERROR(
-        chain(side).Encode(stats(side), rows_of(side), count, side_of(target, side), slot));
+        chain(side).Encode(stats(side), rows_of(side), count, writable(target, side), slot));
   }
   if (ahead == 0) saturated_ahead_ = 0;
   for (const Side side : store_->sides()) {
@@ -270,20 +221,29 @@ void Tier::Trim(PositionList::Cut cut) {
   blocks_.erase(blocks_.begin() + blocks(), blocks_.end());
 }
 
-Result<Tier> Tier::Clone(Allocator& allocator, const LayerStore& store) const {
-  Tier copy(store);
-  copy.rows_ = rows_;
-  copy.saturated_ = saturated_;
-  KVS_ASSIGN_OR_RETURN(copy.stats_, stats_.Clone(allocator));
-  KVS_ASSIGN_OR_RETURN(copy.positions_, positions_.Clone(allocator));
-  for (const Block& block : blocks_) {
-    Block& block_copy = copy.blocks_.emplace_back();
-    block_copy.capacity_rows = block.capacity_rows;
-    block_copy.slots = block.slots;
-    block_copy.first_row = block.first_row;
-    KVS_ASSIGN_OR_RETURN(block_copy.memory, block.memory.Clone(allocator));
+// The open block is copied at once, not by who writes first: it is at most one a head, and a decode
+// step after a fork then costs what any step does.
+Result<Tier> Tier::Fork(Allocator& allocator, const LayerStore& store) const {
+  Tier fork(store);
+  fork.rows_ = rows_;
+  fork.saturated_ = saturated_;
+  fork.stats_ = stats_.Share();
+  KVS_ASSIGN_OR_RETURN(fork.positions_, positions_.Clone(allocator));
+  const std::int64_t full_blocks = NextSlot() / kBlockRows;
+  for (int b = 0; b < blocks(); ++b) {
+    const Block& block = blocks_[b];
+    Block& held = fork.blocks_.emplace_back();
+    if (b < full_blocks) {
+      held.memory = block.memory.Share();
+    } else {
+      KVS_ASSIGN_OR_RETURN(held, NewBlock(allocator, block.capacity_rows));
+      std::memcpy(held.memory.data(), block.memory.data(), block.memory.bytes());
+    }
+    held.capacity_rows = block.capacity_rows;
+    held.slots = block.slots;
+    held.first_row = block.first_row;
   }
-  return copy;
+  return fork;
 }
 
 // Where rows go when only they stay: close together, but those of one group to one group.
@@ -309,7 +269,7 @@ void Tier::MoveRows(std::span<const RowIndex> rows, std::span<const std::int64_t
     Block& target = kept.blocks[static_cast<std::size_t>(to[i] / kBlockRows)];
     const auto slot = static_cast<int>(to[i] % kBlockRows);
     for (const Side side : store_->sides()) {
-      chain(side).codec().MoveRow(block(from.block, side), from.slot, side_of(target, side), slot);
+      chain(side).codec().MoveRow(block(from.block, side), from.slot, writable(target, side), slot);
     }
     if (target.slots == 0) target.first_row = static_cast<RowIndex>(i);
     target.slots |= std::uint64_t{1} << slot;
@@ -344,36 +304,6 @@ void Tier::ReadRows(Side side, RowIndex first, int count, float* out) const {
                        out + std::int64_t{done} * dim);
     done += run;
   }
-}
-
-ByteReport Tier::BytesOf(const LayerStore& store, std::int64_t rows,
-                         const PositionBytes& positions) {
-  const std::int64_t full_blocks = rows / kBlockRows;
-  const std::int64_t open_rows = rows % kBlockRows;
-  ByteReport report;
-  for (const Side side : store.sides()) {
-    const Chain& chain = store.chain(side);
-    report += StatsBytes(chain);
-    const auto block = [&](int capacity_rows, std::int64_t block_rows) {
-      return BlockBytes(chain.codec(), store.group_rows(), capacity_rows,
-                        ~std::uint64_t{0} >> (kBlockRows - block_rows));
-    };
-    report += block(kBlockRows, kBlockRows) * full_blocks;
-    if (open_rows > 0) report += block(CapacityFor(store, open_rows), open_rows);
-  }
-  positions.AddTo(report);
-  return report;
-}
-
-void Tier::AddBytes(ByteReport& report) const {
-  for (const Side side : store_->sides()) {
-    if (stats_.bytes() > 0) report += StatsBytes(chain(side));
-    for (const Block& block : blocks_) {
-      report +=
-          BlockBytes(chain(side).codec(), store_->group_rows(), block.capacity_rows, block.slots);
-    }
-  }
-  positions_.bytes().AddTo(report);
 }
 
 }  // namespace kvsieve

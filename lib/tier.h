@@ -6,12 +6,18 @@
 // whole groups of the codecs (of one row, mostly). A row has a slot in a block. A group that lost
 // rows holds the others in its first slots; the slots behind them stay empty, for its scales are
 // made, and the next rows begin the next group.
+//
+// Forks share the statistics and the blocks that are full; a shared block is never written. Which
+// slots of it hold rows is each tier's own, so that a trim that ends inside it, like one that drops
+// it, writes nothing. Only Reserve makes room for rows to be written: where they go into a block
+// that is shared, since a trim took rows from it, it moves this tier's rows to a block of its own.
 #ifndef KVSIEVE_LIB_TIER_H_
 #define KVSIEVE_LIB_TIER_H_
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "kvsieve/allocator.h"
@@ -19,8 +25,8 @@
 #include "kvsieve/pipeline.h"
 #include "kvsieve/result.h"
 #include "kvsieve/types.h"
-#include "lib/buffer.h"
 #include "lib/position_list.h"
+#include "lib/shared_buffer.h"
 
 namespace kvsieve {
 
@@ -45,7 +51,8 @@ class Tier {
   Status ReserveStats(Allocator& allocator);
   // 2. Lets the chains learn from the rows that will be stored. Once, before any row.
   Status Learn(const RowSource& keys, const RowSource& values);
-  // 3. Takes all memory for `positions`, which follow those held. Nothing becomes visible.
+  // 3. Takes all memory for `positions`, which follow those held; it is shared with no fork.
+  // Nothing becomes visible.
   Status Reserve(Allocator& allocator, std::span<const TokenPos> positions);
   // 4. Encodes all rows of the sources behind those held. Cannot fail when Learn saw these rows.
   // scratch: f32 [kBlockRows, max dim].
@@ -61,7 +68,7 @@ class Tier {
   // Gives back leading blocks whose rows all lie before `position`. Returns the last position
   // that went, -1 when none did.
   TokenPos DropBefore(TokenPos position);
-  // Takes the last rows back; memory of whole blocks is given back.
+  // Takes the last rows back; whole blocks are given back.
   void Trim(PositionList::Cut cut);
 
   // Some rows of this tier in new blocks, moved bit by bit; the tier itself is untouched until
@@ -70,8 +77,9 @@ class Tier {
   Result<Kept> Keep(Allocator& allocator, std::span<const RowIndex> rows) const;
   void Replace(Kept kept);
 
-  // `store` is equal to this tier's, and outlives the copy.
-  Result<Tier> Clone(Allocator& allocator, const LayerStore& store) const;
+  // The same rows, in the same full blocks and a copy of the open one. `store` is equal to this
+  // tier's, and outlives the fork.
+  Result<Tier> Fork(Allocator& allocator, const LayerStore& store) const;
 
   // lib/tier_save.cc. What is written depends on the rows alone: neither room for more nor what
   // rows that went left behind.
@@ -92,11 +100,15 @@ class Tier {
   static ByteReport BytesOf(const LayerStore& store, std::int64_t rows,
                             const PositionBytes& positions);
   void AddBytes(ByteReport& report) const;
+  // Shared memory that was counted, by address, with the slots of it that hold rows of any holder.
+  using Counted = std::unordered_map<const void*, std::uint64_t>;
+  // Adds to `repeated` what AddBytes says of memory that is in `counted`, and puts in the rest.
+  void AddRepeated(Counted& counted, ByteReport& repeated) const;
 
  private:
   // One allocation: the K side, then the V side.
   struct Block {
-    Buffer memory;
+    SharedBuffer memory;
     int capacity_rows = 0;
     std::uint64_t slots = 0;  // those that hold rows; 0: reserved only
     RowIndex first_row = 0;
@@ -105,10 +117,12 @@ class Tier {
     int block;
     int slot;
   };
-  BlockRef side_of(Block& block, Side side) const;
+  std::size_t side_begin(const Block& block, Side side) const;
+  ConstBlockRef side_of(const Block& block, Side side) const;
+  BlockRef writable(Block& block, Side side) const;
   std::size_t block_bytes(int capacity_rows) const;
   Result<Block> NewBlock(Allocator& allocator, int capacity_rows) const;
-  Status GrowOpenBlock(Allocator& allocator, int capacity_rows);
+  Status MoveOpenBlock(Allocator& allocator, int capacity_rows);
 
   std::int64_t NextSlot() const;
   Place PlaceOf(RowIndex row) const;
@@ -120,7 +134,7 @@ class Tier {
   Status LoadBlock(Allocator& allocator, StateReader& in, std::uint64_t slots);
 
   const LayerStore* store_;
-  Buffer stats_;  // K's floats, then V's
+  SharedBuffer stats_;  // K's floats, then V's
   std::vector<Block> blocks_;
   std::int64_t rows_ = 0;
   PositionList positions_;

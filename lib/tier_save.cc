@@ -69,7 +69,7 @@ Result<Tier> Tier::Load(Allocator& allocator, const LayerStore& store, StateRead
   KVS_RETURN_IF_ERROR(in.NeedLeft("statistics", record.stats_floats, sizeof(float)));
   KVS_RETURN_IF_ERROR(tier.ReserveStats(allocator));
   KVS_RETURN_IF_ERROR(in.Bytes(tier.stats_.data(), tier.stats_.bytes()));
-  const float* stats = tier.stats_.As<float>();
+  const float* stats = tier.stats(Side::kKey);
   if (!std::all_of(stats, stats + floats, [](float x) { return std::isfinite(x); })) {
     return BadState("statistics", "NaN or Inf");
   }

@@ -10,7 +10,7 @@ inline constexpr std::size_t kBlockAlignment = 64;
 
 // All blocks, staging and exact rows of a cache come from one Allocator; resident_bytes is the
 // sum of the sizes asked of it. Calls on one cache are serialised, so an allocator that serves
-// one cache needs no lock; one shared by caches that run concurrently does.
+// one cache needs no lock; one shared by caches that run concurrently, such as forks, does.
 class Allocator {
  public:
   virtual ~Allocator() = default;

@@ -27,7 +27,7 @@ struct ByteReport {
   std::int64_t padding_bytes = 0;      // alignment and dimension padding of live rows
   std::int64_t reserved_bytes = 0;     // room for more rows
   std::int64_t observation_bytes = 0;  // the query ring
-  std::int64_t shared_bytes = 0;       // part of resident that several caches share
+  std::int64_t shared_bytes = 0;       // part of resident that forks of the cache hold as well
   // Largest memory that scoring or encoding took in FinishPrefill or Evict, lists of rows included
   // (+ takes the maximum).
   // What Attend takes is the caller's AttendScratch.

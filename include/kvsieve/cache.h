@@ -105,10 +105,13 @@ class Cache {
   // Fails when a chain cannot be built for a layer's dimensions, naming the layer.
   static Result<Cache> Create(std::shared_ptr<const Pipeline> pipeline,
                               std::vector<LayerSpec> layers, const CacheOptions& options);
-  // A copy of its own, with the same pipeline, allocator and workers: for a sequence that goes on
-  // in two ways, such as the beams of a search. All memory is copied, none is shared. Asks the
-  // allocator, so it must not overlap other calls that do (kvsieve/allocator.h).
-  Result<Cache> Clone() const;
+  // A cache that holds the same and goes on by itself, with the same pipeline, allocator and
+  // workers: for beams of a search, or requests that share a prefix. Full blocks of encoded rows
+  // are shared until each holder has dropped them, and never written; the rest is copied. Forks may
+  // be used in different threads, each with its one writer; the allocator is then called from all
+  // of them. Asks the allocator, so it must not overlap other calls that do
+  // (kvsieve/allocator.h).
+  Result<Cache> Fork() const;
   // A cache as Save wrote it, whose pipeline and layers are read from the state. Errors as of Load.
   static Result<Cache> FromState(ByteSource& source, std::optional<std::string_view> identity,
                                  const CacheOptions& options);
@@ -219,6 +222,7 @@ class Cache {
   Status Save(std::string_view identity, ByteSink& sink) const;
 
  private:
+  friend class CacheSet;
   struct Impl;
   explicit Cache(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

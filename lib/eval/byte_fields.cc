@@ -28,7 +28,7 @@ constexpr ByteField kByteFields[] = {
     {"resident_bytes", [](const R& r) { return r.resident_bytes(); },
      "kept + padding + reserved + observation: memory asked of the allocator"},
     {"shared_bytes", [](const R& r) { return r.shared_bytes; },
-     "part of resident that several caches share"},
+     "part of resident that forks of the cache hold as well"},
     {"scratch_peak_bytes", [](const R& r) { return r.scratch_peak_bytes; },
      "largest temporary memory of any call"},
 };

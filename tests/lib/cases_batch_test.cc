@@ -76,7 +76,7 @@ TEST(Cases, U82_SwapSelectAndDuplicateMoveEncodedAndExactRows) {
     ASSERT_EQ(batch.size(), 1U);
     EXPECT_EQ(StateOf(batch[0]), states[0]);
 
-    batch.push_back(*batch[0].Clone());
+    batch.push_back(*batch[0].Fork());
     EXPECT_EQ(StateOf(batch[1]), states[0]);
     const auto next = static_cast<TokenPos>(rows);
     MustAppend(batch[1], 0, MakePrompt(layer, 50, 7, next), 1, Phase::kDecode);
@@ -149,7 +149,7 @@ TEST(Cases, U83_AnExceptionInTheMiddleOfACallLeavesNoTrace) {
     every(WithReserve::kYes, [&] { return cache.FinishPrefill(); });
     for (const std::int64_t first : {200, 201, 202, 250}) append(Phase::kDecode, first, 1);
     every(WithReserve::kYes, [&]() -> Status {
-      Result<Cache> copy = cache.Clone();
+      Result<Cache> copy = cache.Fork();
       return copy.ok() ? Status::Ok() : copy.TakeStatus();
     });
     every(WithReserve::kYes, [&]() -> Status {

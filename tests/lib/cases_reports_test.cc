@@ -39,7 +39,7 @@ TEST(Cases, U75_ALayerThatSawNoTokensSaysThatItIsInactive) {
 
   cache_test::MustAppend(cache, 1, prompt);
   ASSERT_TRUE(cache.FinishPrefill().ok());
-  Result<Cache> copy = cache.Clone();
+  Result<Cache> copy = cache.Fork();
   ASSERT_TRUE(copy.ok());
   const std::string state = cache_test::StateOf(cache);
   Cache moved = MustCreate("none | kv=f16", {layer});  // takes the other's place

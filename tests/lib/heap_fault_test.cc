@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "kvsieve/cache_set.h"
 #include "tests/lib/cache_fixture.h"
 
 namespace {
@@ -105,6 +107,18 @@ void SaveAndLoad(Cache& cache) {
   });
 }
 
+void MakeABatch(Cache& cache, const char* spec, const LayerSpec& layer) {
+  const std::shared_ptr<const Pipeline> pipeline = MustParse(spec);
+  ExpectEveryRefusalHarmless(cache, WithReserve::kYes, [&] {
+    return NoThrow([&]() -> Status {
+      KVS_ASSIGN_OR_RETURN(CacheSet batch, CacheSet::Create(pipeline, {layer}, {}));
+      KVS_RETURN_IF_ERROR(StatusOf(batch.Add()));
+      KVS_RETURN_IF_ERROR(StatusOf(batch.AddFork(0)));
+      return batch.Remove(0);
+    });
+  });
+}
+
 // A prompt in two chunks, decode with gaps, eviction, trims, copies, saving and loading.
 void LiveThrough(const char* spec) {
   const LayerSpec layer = MakeLayer(4, 2, 32, 32);
@@ -128,17 +142,22 @@ void LiveThrough(const char* spec) {
   all([&] { return cache.Evict(0); });
   append(Phase::kPrefill, 205, 95);
   all([&] { return cache.Observe(0, late, query_view); });
-  all([&] { return StatusOf(cache.Clone()); });
+  all([&] { return StatusOf(cache.Fork()); });
   SaveAndLoad(cache);
   all([&] { return cache.FinishPrefill(); });
   for (const std::int64_t first : {300, 306, 312, 318}) append(Phase::kDecode, first, 5);
   all([&] { return cache.Evict(0); });
-  all([&] { return StatusOf(cache.Clone()); });
+  all([&] { return StatusOf(cache.Fork()); });
+  const Result<Cache> fork = cache.Fork();  // shares what is written from here on
+  ASSERT_TRUE(fork.ok());
+  const std::string of_fork = StateOf(*fork);
   SaveAndLoad(cache);
   all([&] { return StatusOf(cache.TrimToPosition(312, Trim::kAllowInexact)); });
   append(Phase::kDecode, 330, 300);
   all([&] { return StatusOf(cache.TrimToPosition(100, Trim::kAllowInexact)); });
   append(Phase::kDecode, 400, 3);
+  EXPECT_EQ(StateOf(*fork), of_fork);
+  MakeABatch(cache, spec, layer);
 }
 
 class HeapRefusals : public ::testing::TestWithParam<const char*> {};

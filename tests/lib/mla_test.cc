@@ -217,7 +217,7 @@ TEST(Mla, LivesThroughDecodeTrimCloneAndClear) {
     ExpectSameKeys(cache, apart);
     ExpectDecodedOracle(cache, {400});
     const std::string state = cache_test::StateOf(cache);
-    Result<Cache> copy = cache.Clone();
+    Result<Cache> copy = cache.Fork();
     ASSERT_TRUE(copy.ok()) << copy.message();
     EXPECT_EQ(cache_test::StateOf(*copy), state);
     cache.Clear();

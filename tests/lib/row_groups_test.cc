@@ -136,7 +136,7 @@ TEST(RowGroups, ATrimLeavesAShortGroup) {
     }
     const std::int64_t sealed_again = std::max(0, 400 - end - kTail) / kGroup * kGroup;
     ExpectBytes(cache, short_rows + sealed_again, short_groups + sealed_again / kGroup);
-    const Result<Cache> clone = cache.Clone();
+    const Result<Cache> clone = cache.Fork();
     ASSERT_TRUE(clone.ok());
     EXPECT_EQ(StateOf(*clone, WithReserve::kNo), StateOf(cache, WithReserve::kNo));
     for (int head = 0; head < 2; ++head) {

@@ -241,7 +241,7 @@ TEST(State, CopiesOfACacheSaveTheSame) {
   life.spec = "snapkv(budget=70,window=16) | k=center+turbo4, v=int4 | tail=12";
   for (const Stage stage : kStages) {
     const Cache cache = life.At(stage);
-    const Result<Cache> copy = cache.Clone();
+    const Result<Cache> copy = cache.Fork();
     ASSERT_TRUE(copy.ok()) << copy.message();
     EXPECT_TRUE(Saved(*copy) == Saved(cache));
   }

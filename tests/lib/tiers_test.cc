@@ -191,7 +191,7 @@ TEST(Tiers, TrimAndCloneKeepTheRowsOfEachTier) {
   const Prompt prompt = MakePrompt(Layer(), kRows, 7);
   Cache cache = Finished(kSpec, prompt);
   const oracle::HeadRows held = GatherHead(cache, 0, 1);
-  const Result<Cache> clone = cache.Clone();
+  const Result<Cache> clone = cache.Fork();
   ASSERT_TRUE(clone.ok());
   EXPECT_EQ(StateOf(*clone, WithReserve::kNo), StateOf(cache, WithReserve::kNo));
   ASSERT_TRUE(cache.TrimToPosition(150, Trim::kAllowInexact).ok());

@@ -156,7 +156,7 @@ TEST(Trim, QueriesOfTokensThatWentAreForgotten) {
   }
   wrong.Append(trimmed, Phase::kPrefill, 90, 7);
   MustTrim(trimmed, 90, 7);
-  Cache short_window = *trimmed.Clone();
+  Cache short_window = *trimmed.Fork();
   const Status missing = short_window.FinishPrefill();
   ASSERT_FALSE(missing.ok());
   EXPECT_NE(missing.message().find("74"), std::string::npos) << missing.message();
@@ -215,7 +215,7 @@ TEST(Trim, RowsThatFellOutOfAWindowMakeATrimInexact) {
       engine.Append(cache, Phase::kDecode, token, 1);
       const TokenPos exact = cache.oldest_exact_position();
       ASSERT_LE(exact, token);  // the last token can always be taken back
-      Cache trimmed = *cache.Clone();
+      Cache trimmed = *cache.Fork();
       ASSERT_TRUE(trimmed.TrimToPosition(exact).ok());
       const std::vector<TokenPos> left = GatherHead(trimmed, 0, 0).positions;
       // The query at `exact` sees the 99 positions before its own.
