@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+
+#include "kvsieve/str_cat.h"
 
 namespace kvsieve {
 namespace {
@@ -22,6 +25,14 @@ int RangesOf(const AttendJob& job) {
 std::size_t PartialFloats(const AttendJob& job) {
   const int stride = AccumulatorStride(job.layer.value_dim);
   return static_cast<std::size_t>(job.layer.group()) * static_cast<std::size_t>(2 + stride);
+}
+
+// Of the sums that a head of several ranges leaves.
+std::size_t PartialBytes(const AttendJob& job, std::size_t queries, int ranges) {
+  if (ranges == 1) return 0;
+  const std::size_t partials =
+      static_cast<std::size_t>(job.layer.kv_heads) * static_cast<std::size_t>(ranges) * queries;
+  return partials * PartialFloats(job) * sizeof(float);
 }
 
 void Copy(const AttendSums& from, int group, const AttendSums& to) {
@@ -63,26 +74,50 @@ void Write(const AttendJob& job, int head, std::int64_t i, const AttendSums& sum
 
 }  // namespace
 
+std::size_t AttendBytes(const AttendJob& job, std::int64_t queries, int workers) {
+  return kBlockAlignment - 1 + AttendWorker::MemoryBytes(job) * static_cast<std::size_t>(workers) +
+         PartialBytes(job, static_cast<std::size_t>(queries), RangesOf(job));
+}
+
+Status AttendMemory::Own(std::size_t worker_bytes, std::size_t partial_bytes) {
+  Allocator& allocator = DefaultAllocator();
+  KVS_RETURN_IF_ERROR(worker_memory_.Grow(allocator, worker_bytes, 0));
+  KVS_RETURN_IF_ERROR(partials_.Grow(allocator, partial_bytes, 0));
+  worker_data_ = worker_memory_.data();
+  sums_ = partials_.As<float>();
+  return Status::Ok();
+}
+
+// Workers' memory is a multiple of the alignment, so what lies behind it is aligned too.
+Status AttendMemory::CutLent(std::size_t worker_bytes, std::size_t partial_bytes) {
+  void* at = lent_.data();
+  std::size_t left = lent_.size();
+  if (std::align(kBlockAlignment, worker_bytes + partial_bytes, at, left) == nullptr) {
+    return Status(
+        ErrorCode::kOutOfMemory,
+        StrCat("attend: the scratch has ", lent_.size(), " bytes, this call takes ",
+               worker_bytes + partial_bytes, " and up to ", kBlockAlignment - 1, " for alignment"));
+  }
+  worker_data_ = static_cast<std::uint8_t*>(at);
+  sums_ = reinterpret_cast<float*>(worker_data_ + worker_bytes);
+  return Status::Ok();
+}
+
 Status AttendMemory::Prepare(const AttendJob& job, int workers, int ranges) {
   const auto count = static_cast<std::size_t>(workers);
   if (workers_.size() < count) workers_.resize(count);
-  Allocator& allocator = DefaultAllocator();
   const std::size_t worker_bytes = AttendWorker::MemoryBytes(job);
-  KVS_RETURN_IF_ERROR(worker_memory_.Grow(allocator, worker_bytes * count, 0));
-  for (std::size_t w = 0; w < count; ++w) {
-    workers_[w].Start(job, worker_memory_.data() + w * worker_bytes);
-  }
-  if (ranges == 1) return Status::Ok();
-  const std::size_t partials = static_cast<std::size_t>(job.layer.kv_heads) *
-                               static_cast<std::size_t>(ranges) * job.query_positions.size();
-  return partials_.Grow(allocator, partials * PartialFloats(job) * sizeof(float), 0);
+  const std::size_t partial_bytes = PartialBytes(job, job.query_positions.size(), ranges);
+  KVS_RETURN_IF_ERROR(is_lent_ ? CutLent(worker_bytes * count, partial_bytes)
+                               : Own(worker_bytes * count, partial_bytes));
+  for (std::size_t w = 0; w < count; ++w) workers_[w].Start(job, worker_data_ + w * worker_bytes);
+  return Status::Ok();
 }
 
 AttendSums AttendMemory::Partial(const AttendJob& job, std::int64_t task, std::int64_t query) {
   const auto n = static_cast<std::int64_t>(job.query_positions.size());
   const int group = job.layer.group();
-  float* at =
-      partials_.As<float>() + static_cast<std::size_t>(task * n + query) * PartialFloats(job);
+  float* at = sums_ + static_cast<std::size_t>(task * n + query) * PartialFloats(job);
   return {at, at + group, at + 2 * group, AccumulatorStride(job.layer.value_dim)};
 }
 

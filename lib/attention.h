@@ -7,7 +7,9 @@
 #ifndef KVSIEVE_LIB_ATTENTION_H_
 #define KVSIEVE_LIB_ATTENTION_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kvsieve/parallel.h"
@@ -20,20 +22,36 @@ namespace kvsieve {
 // Temporary memory of Attend calls. Grows, and is neither given back nor cleared between calls.
 class AttendMemory {
  public:
+  AttendMemory() = default;
+  // These bytes alone, which outlive it; a job that takes more is an error.
+  explicit AttendMemory(std::span<std::byte> lent) : lent_(lent), is_lent_(true) {}
+
   // ranges: of each KV head.
   Status Prepare(const AttendJob& job, int workers, int ranges);
   std::int64_t bytes() const {
-    return static_cast<std::int64_t>(worker_memory_.bytes() + partials_.bytes());
+    return static_cast<std::int64_t>(worker_memory_.bytes() + partials_.bytes() + lent_.size());
   }
   AttendWorker& worker(int w) { return workers_[static_cast<std::size_t>(w)]; }
   // Where the sums of one range are left, when there are several.
   AttendSums Partial(const AttendJob& job, std::int64_t task, std::int64_t query);
 
  private:
+  Status Own(std::size_t worker_bytes, std::size_t partial_bytes);
+  Status CutLent(std::size_t worker_bytes, std::size_t partial_bytes);
+
   std::vector<AttendWorker> workers_;
   Buffer worker_memory_;
-  Buffer partials_;  // [kv_heads][ranges][n]: max[group], sum[group], out[group, out_stride]
+  Buffer partials_;
+  std::span<std::byte> lent_;
+  bool is_lent_ = false;
+  // In the buffers or the lent bytes, of this call.
+  std::uint8_t* worker_data_ = nullptr;
+  float* sums_ = nullptr;  // [kv_heads][ranges][n]: max[group], sum[group], out[group, out_stride]
 };
+
+// What an Attend call takes of lent memory, wherever that begins. The queries of the job are not
+// looked at.
+std::size_t AttendBytes(const AttendJob& job, std::int64_t queries, int workers);
 
 // out f32 [query_heads, n, value_dim], lse f32 [query_heads, n] or null.
 Status Attend(const AttendJob& job, Parallel& parallel, AttendMemory& memory, float* out,

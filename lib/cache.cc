@@ -117,6 +117,7 @@ void NoteSinks(std::int64_t exact_sinks, std::span<const TokenPos> positions, La
 }  // namespace
 
 AttendScratch::AttendScratch() : impl_(std::make_unique<Impl>()) {}
+AttendScratch::AttendScratch(std::span<std::byte> memory) : impl_(std::make_unique<Impl>(memory)) {}
 AttendScratch::~AttendScratch() = default;
 AttendScratch::AttendScratch(AttendScratch&&) noexcept = default;
 AttendScratch& AttendScratch::operator=(AttendScratch&&) noexcept = default;
@@ -284,6 +285,19 @@ Status Cache::Attend(int layer_index, std::span<const TokenPos> query_positions,
     if (!impl_->finished) job.staging = &layer.staging;
     Parallel& parallel = params.parallel != nullptr ? *params.parallel : scratch.impl_->serial;
     return kvsieve::Attend(job, parallel, scratch.impl_->memory, out, lse);
+  });
+}
+
+Result<std::int64_t> Cache::AttendScratchBytes(int layer_index, std::int64_t queries,
+                                               int workers) const {
+  return NoThrow([&]() -> Result<std::int64_t> {
+    KVS_RETURN_IF_ERROR(CheckIndex(layer_index, impl_->layers.size()));
+    const LayerState& layer = impl_->layers[layer_index];
+    AttendJob job;
+    job.layer = layer.spec;
+    job.shape = layer.shape;
+    job.heads = layer.heads;
+    return static_cast<std::int64_t>(AttendBytes(job, queries, workers));
   });
 }
 

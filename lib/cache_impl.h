@@ -2,7 +2,9 @@
 #ifndef KVSIEVE_LIB_CACHE_IMPL_H_
 #define KVSIEVE_LIB_CACHE_IMPL_H_
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kvsieve/cache.h"
@@ -32,6 +34,9 @@ struct Cache::Impl {
 };
 
 struct AttendScratch::Impl {
+  Impl() = default;
+  explicit Impl(std::span<std::byte> lent) : memory(lent) {}
+
   AttendMemory memory;
   SerialParallel serial;
 };

@@ -64,10 +64,14 @@ struct AttendParams {
   Parallel* parallel = nullptr;  // null: serial
 };
 
-// Temporary memory of Attend, grown on demand and reusable. One per concurrent call.
+// Temporary memory of Attend, reusable; grown on demand where none is lent. One per concurrent
+// call.
 class AttendScratch {
  public:
   AttendScratch();
+  // Uses `memory` alone, which outlives it: a call that takes more than Cache::AttendScratchBytes
+  // says there is, is kOutOfMemory.
+  explicit AttendScratch(std::span<std::byte> memory);
   ~AttendScratch();
   AttendScratch(AttendScratch&&) noexcept;
   AttendScratch& operator=(AttendScratch&&) noexcept;
@@ -181,6 +185,12 @@ class Cache {
   Status Attend(int layer_index, std::span<const TokenPos> query_positions,
                 const HeadsView& queries, const AttendParams& params, AttendScratch& scratch,
                 float* out, float* lse) const;
+
+  // Memory that Attend of `queries` queries over the rows stored now takes, lent to an
+  // AttendScratch. Grows with the rows, in steps of 8192 a head. `workers`: of
+  // AttendParams.parallel. Errors: a layer that there is not. Preconditions: queries >= 0, workers
+  // > 0.
+  Result<std::int64_t> AttendScratchBytes(int layer_index, std::int64_t queries, int workers) const;
 
   // -- reading ----------------------------------------------------------------------------------
 
