@@ -1,12 +1,13 @@
-# What `cmake --install` puts down: both libraries, their headers, the tool, and what find_package
+# What `cmake --install` puts down: the libraries, their headers, the tool, and what find_package
 # and pkg-config need to find them. Included last, when all targets exist.
 include(CMakePackageConfigHelpers)
 
 set(KVS_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/kvsieve)
 
-# Archives, headers and exported target of one library; `set` is kvsieve or kvsieve-eval.
+# Library and exported target; `set` is kvsieve, kvsieve-eval or kvsieve-c.
 function(kvs_install_library target set)
-  install(TARGETS ${target} EXPORT ${set} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS ${target} EXPORT ${set}
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT ${set} NAMESPACE kvsieve:: DESTINATION ${KVS_CONFIG_DIR} FILE ${set}-targets.cmake)
 endfunction()
 
@@ -22,6 +23,9 @@ endfunction()
 kvs_install_library(kvsieve kvsieve)
 kvs_install_pkgconfig(kvsieve)
 install(DIRECTORY include/kvsieve DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} PATTERN eval EXCLUDE)
+
+kvs_install_library(kvsieve_c kvsieve-c)
+kvs_install_pkgconfig(kvsieve-c)
 
 if(TARGET kvsieve_eval)
   set_target_properties(kvsieve_eval PROPERTIES EXPORT_NAME eval)

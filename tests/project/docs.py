@@ -108,7 +108,7 @@ class Checker:
         (folder / "build/release").mkdir(parents=True)
         (folder / "build/release/bin").symlink_to(bin_dir)
         self.sources = [squeeze(p.read_text(encoding="utf-8").splitlines())
-                        for d in SOURCES for p in (root / d).rglob("*") if p.suffix in {".h", ".cc"}]
+                        for d in SOURCES for p in (root / d).rglob("*") if p.suffix in {".h", ".cc", ".c"}]
 
     def check_fence(self, fence):
         if fence.language in {"sh", "console"}:

@@ -1,0 +1,220 @@
+// A cache through its life: what each call of the C interface gives.
+#include <math.h>
+
+#include "tests/capi/check.h"
+
+static const char kSpec[] = "snapkv(budget=25%,window=8) | k=int8, v=int4";
+enum { kPrompt = 256, kOut = kQueryHeads * kDim };
+
+// Attention of one query over the rows that kvs_gather gives, in double precision.
+static void Oracle(const kvs_cache* cache, int64_t token, double* out, double* lse) {
+  static float keys[kMostRows * kDim], values[kMostRows * kDim];
+  static int32_t positions[kMostRows];
+  const kvs_layer layer = SmallLayer();
+  for (int h = 0; h < kQueryHeads; ++h) {
+    const float* q = prompt.queries + (token * kQueryHeads + h) * kDim;
+    kvs_gather_args gather = {.struct_size = sizeof(gather),
+                              .head = h / (kQueryHeads / kKvHeads),
+                              .positions = positions,
+                              .keys = keys,
+                              .values = values};
+    CHECK_OK(kvs_row_count(cache, 0, gather.head, &gather.rows));
+    CHECK_OK(kvs_gather(cache, &gather));
+    double sum = 0;
+    for (int d = 0; d < kDim; ++d) out[h * kDim + d] = 0;
+    for (int64_t r = 0; r < gather.rows; ++r) {
+      if (positions[r] > token) continue;
+      double logit = 0;
+      for (int d = 0; d < kDim; ++d) logit += (double)q[d] * keys[r * kDim + d];
+      const double weight = exp(logit * layer.scale);
+      sum += weight;
+      for (int d = 0; d < kDim; ++d) out[h * kDim + d] += weight * values[r * kDim + d];
+    }
+    for (int d = 0; d < kDim; ++d) out[h * kDim + d] /= sum;
+    lse[h] = log(sum);
+  }
+}
+
+// Kernels of int8 keys may round queries to 16 bits: with all elements within [-1, 1] a logit errs
+// by at most scale * dim * 2^-16 = 9e-5, a weight by twice that share, and so does an output. f32
+// sums of 80 rows add some 1e-6.
+static void CheckAttention(const kvs_cache* cache, int64_t token) {
+  float out[kOut], lse[kQueryHeads];
+  double expected[kOut], expected_lse[kQueryHeads];
+  MustAttend(cache, token, out, lse);
+  Oracle(cache, token, expected, expected_lse);
+  for (int i = 0; i < kOut; ++i) CHECK(fabs(out[i] - expected[i]) < 2e-4);
+  for (int h = 0; h < kQueryHeads; ++h) CHECK(fabs(lse[h] - expected_lse[h]) < 2e-4);
+}
+
+static void AttendsOverWhatStays(void) {
+  kvs_cache* cache = MustFinish(kSpec, kPrompt);
+  for (int64_t token = kPrompt; token < kPrompt + 20; ++token) {
+    const kvs_append_args args = AppendArgs(KVS_DECODE, token, 1);
+    CHECK_OK(kvs_append(cache, &args));
+    CheckAttention(cache, token);
+  }
+  int32_t next = 0;
+  CHECK_OK(kvs_next_position(cache, &next));
+  CHECK(next == kPrompt + 20);
+  kvs_cache_destroy(cache);
+}
+
+static void TellsPositionsAndVisibility(void) {
+  kvs_cache* cache = MustFinish(kSpec, kPrompt);
+  int64_t rows = 0;
+  CHECK_OK(kvs_row_count(cache, 0, 1, &rows));
+  CHECK(rows == kPrompt / 4);
+  int32_t positions[kPrompt / 4];
+  CHECK_OK(kvs_positions(cache, 0, 1, rows, positions));
+  for (int64_t r = 1; r < rows; ++r) CHECK(positions[r - 1] < positions[r]);
+  CHECK(positions[0] == 0 && positions[rows - 1] == kPrompt - 1);
+
+  uint8_t mask[2 * kPrompt / 4];
+  const int32_t queries[2] = {positions[10], kPrompt};
+  const kvs_visible_args args = {.struct_size = sizeof(args),
+                                 .head = 1,
+                                 .n = 2,
+                                 .positions = queries,
+                                 .rows = rows,
+                                 .mask = mask};
+  CHECK_OK(kvs_visible(cache, &args));
+  for (int64_t r = 0; r < rows; ++r) CHECK(mask[r] == (r <= 10) && mask[rows + r] == 1);
+  kvs_cache_destroy(cache);
+}
+
+static void TrimsWhatIsExactAlone(void) {
+  kvs_cache* cache = MustFinish(kSpec, kPrompt);
+  const kvs_append_args args = AppendArgs(KVS_DECODE, kPrompt, 10);
+  CHECK_OK(kvs_append(cache, &args));
+  int32_t exact = 0, next = 0;
+  int64_t tokens = 0;
+  CHECK_OK(kvs_oldest_exact_position(cache, &exact));
+  CHECK(exact == kPrompt);
+  CHECK_OK(kvs_trim(cache, kPrompt + 4, 0, &tokens));
+  CHECK(tokens == 6);
+  CHECK_FAILS(KVS_NOT_EXACT, "kvs_trim: ", kvs_trim(cache, kPrompt - 1, 0, &tokens));
+  CHECK_OK(kvs_next_position(cache, &next));
+  CHECK(next == kPrompt + 4);
+  CHECK_OK(kvs_trim(cache, kPrompt - 1, 1, NULL));
+  CHECK_OK(kvs_clear(cache));
+  CHECK_OK(kvs_next_position(cache, &next));
+  CHECK(next == 0);
+  kvs_cache_destroy(cache);
+}
+
+static void ClonesGoOnAlone(void) {
+  kvs_cache* cache = MustFinish(kSpec, kPrompt);
+  kvs_cache* clone = NULL;
+  CHECK_OK(kvs_clone(cache, &clone));
+  kvs_cache_destroy(cache);
+  const kvs_append_args args = AppendArgs(KVS_DECODE, kPrompt, 3);
+  CHECK_OK(kvs_append(clone, &args));
+  CheckAttention(clone, kPrompt + 2);
+  kvs_cache_destroy(clone);
+}
+
+static void ReportsEveryByte(void) {
+  kvs_cache* cache = MustFinish(kSpec, kPrompt);
+  kvs_stats_report all = {.struct_size = sizeof(all)}, head = {.struct_size = sizeof(head)};
+  CHECK_OK(kvs_stats(cache, -1, -1, &all));
+  CHECK_OK(kvs_stats(cache, 0, 1, &head));
+  CHECK(all.struct_size == sizeof(all));
+  CHECK(all.tokens_seen == 2 * kPrompt && all.rows_kept == kPrompt / 2);
+  CHECK(head.tokens_seen == kPrompt && head.rows_kept == kPrompt / 4);
+  CHECK(all.full_bytes == 2 * kPrompt * 2 * kDim * 2);
+  CHECK(all.full_bytes == all.key_full_bytes + all.value_full_bytes);
+  CHECK(all.kept_bytes == all.payload_bytes + all.scale_bytes + all.metadata_bytes);
+  CHECK(all.kept_bytes == all.key_kept_bytes + all.value_kept_bytes);
+  // int8: a byte an element and 2 of scale; int4: half and 4 of scale.
+  CHECK(all.payload_bytes == all.rows_kept * (kDim + kDim / 2));
+  CHECK(all.scale_bytes == all.rows_kept * (2 + 4));
+  CHECK(all.resident_bytes ==
+        all.kept_bytes + all.padding_bytes + all.reserved_bytes + all.observation_bytes);
+  CHECK(all.keep_rate == 0.25);
+  CHECK(all.eviction_ratio == (double)all.full_bytes / (double)all.f16_rows_bytes);
+  CHECK(all.storage_ratio == (double)all.f16_rows_bytes / (double)all.kept_bytes);
+  CHECK(all.total_ratio == (double)all.full_bytes / (double)all.kept_bytes);
+  CHECK(all.resident_ratio == (double)all.full_bytes / (double)all.resident_bytes);
+  CHECK(all.lifetime_tokens == all.tokens_seen && all.shared_bytes == 0);
+  CHECK(all.scratch_peak_bytes > 0);
+  kvs_cache_destroy(cache);
+}
+
+static void SaysWhatWasDoneInALayer(void) {
+  kvs_cache* cache = MustFinish(kSpec, kPrompt);
+  char text[256], cut[8];
+  size_t length = 0;
+  CHECK_OK(kvs_layer_text(cache, 0, KVS_TEXT_APPLIED, text, sizeof(text), &length));
+  CHECK(strstr(text, "window_attention(") == text && strlen(text) == length);
+  CHECK_OK(kvs_layer_text(cache, 0, KVS_TEXT_APPLIED, cut, sizeof(cut), &length));
+  CHECK(strcmp(cut, "window_") == 0 && length == strlen(text));
+  CHECK_OK(kvs_layer_text(cache, 0, KVS_TEXT_KEY_PATH, text, sizeof(text), NULL));
+  CHECK(strcmp(text, "fused") == 0);
+  CHECK_OK(kvs_layer_text(cache, 0, KVS_TEXT_NOTE, NULL, 0, &length));
+  CHECK(length == 0);
+  kvs_cache_destroy(cache);
+}
+
+static void TakesScoresOfTheCaller(void) {
+  kvs_cache* cache = MustCreate("external(budget=2,sinks=0)");
+  const kvs_append_args args = AppendArgs(KVS_PREFILL, 0, 6);
+  CHECK_OK(kvs_append(cache, &args));
+  const float scores[kKvHeads * 6] = {0, 9, 0, 0, 8, 0, 7, 0, 0, 0, 0, 6};
+  CHECK_OK(kvs_set_external_scores(cache, 0, scores, kKvHeads * 6));
+  CHECK_OK(kvs_finish_prefill(cache, 1 << 20));
+  int32_t positions[2];
+  CHECK_OK(kvs_positions(cache, 0, 0, 2, positions));
+  CHECK(positions[0] == 1 && positions[1] == 4);
+  CHECK_OK(kvs_positions(cache, 0, 1, 2, positions));
+  CHECK(positions[0] == 0 && positions[1] == 5);
+  kvs_cache_destroy(cache);
+}
+
+static void EvictsByTheSchedule(void) {
+  kvs_cache* cache = MustCreate("recency(budget=16) | kv=int8 | schedule=every(8)");
+  kvs_append_args args = AppendArgs(KVS_PREFILL, 0, 16);
+  CHECK_OK(kvs_append(cache, &args));
+  CHECK_OK(kvs_finish_prefill(cache, 0));
+  int64_t rows = 0;
+  for (int64_t token = 16; token < 24; ++token) {
+    args = AppendArgs(KVS_DECODE, token, 1);
+    CHECK_OK(kvs_append(cache, &args));
+    CHECK_OK(kvs_evict(cache, 0));
+    CHECK_OK(kvs_row_count(cache, 0, 0, &rows));
+    CHECK(rows == (token < 23 ? token + 1 : 16));
+  }
+  kvs_cache_destroy(cache);
+}
+
+static void AttendsOverCompressedKeysOfMla(void) {
+  kvs_layer layer = SmallLayer();
+  layer.query_heads = 2;
+  layer.kv_heads = 1;
+  layer.value_dim = 16;
+  layer.value_is_key_prefix = 1;
+  const kvs_cache_args create = {
+      .struct_size = sizeof(create), .spec = "none | kv=f16", .layers = &layer, .layer_count = 1};
+  kvs_cache* cache = NULL;
+  CHECK_OK(kvs_cache_create(&create, &cache));
+  kvs_append_args args = AppendArgs(KVS_PREFILL, 0, 5);
+  CHECK_FAILS(KVS_INVALID_ARGUMENT, "args.values", kvs_append(cache, &args));
+  args.values = (kvs_rows){0};
+  CHECK_OK(kvs_append(cache, &args));
+  CHECK_OK(kvs_finish_prefill(cache, 0));
+  kvs_cache_destroy(cache);
+}
+
+int main(void) {
+  FillPrompt();
+  RUN(AttendsOverWhatStays);
+  RUN(TellsPositionsAndVisibility);
+  RUN(TrimsWhatIsExactAlone);
+  RUN(ClonesGoOnAlone);
+  RUN(ReportsEveryByte);
+  RUN(SaysWhatWasDoneInALayer);
+  RUN(TakesScoresOfTheCaller);
+  RUN(EvictsByTheSchedule);
+  RUN(AttendsOverCompressedKeysOfMla);
+  return 0;
+}
