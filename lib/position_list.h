@@ -1,15 +1,9 @@
-// Positions of the rows of one segment, strictly increasing, in little memory.
-//
-//   run      a list without gaps: its first position, 4 bytes
-//   bitmap   one bit per position in [first, last], and the position of every 64th row, so that a
-//            block's positions are found without counting from the start
-//   list     4 bytes per row
-// The form is chosen when rows are added: with gaps the smaller of bitmap and list. A list becomes
-// a bitmap only when that halves it, so that the form does not change back and forth.
+// Positions of the rows of one segment, strictly increasing, in little memory: in the form of
+// lib/position_store.h that takes the least when rows are added. A list that grows stays in its
+// form until that takes a quarter more than the best, so that rows are copied rarely.
 #ifndef KVSIEVE_LIB_POSITION_LIST_H_
 #define KVSIEVE_LIB_POSITION_LIST_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -18,19 +12,9 @@
 #include "kvsieve/byte_report.h"
 #include "kvsieve/result.h"
 #include "kvsieve/types.h"
-#include "lib/buffer.h"
+#include "lib/position_store.h"
 
 namespace kvsieve {
-
-class StateReader;
-class StateWriter;
-
-// Increasing positions, as far as their size depends on them.
-struct PositionSpan {
-  std::int64_t rows = 0;
-  TokenPos first = 0;
-  TokenPos last = 0;
-};
 
 // Of a list of positions.
 struct PositionBytes {
@@ -52,7 +36,7 @@ class PositionList {
   static PositionBytes BytesFor(const PositionSpan& positions);
 
   // No list of at most `rows` rows, the last less than `span` behind the first, takes more, however
-  // it came to be: lists are slow to become bitmaps, and buffers grow by half.
+  // it grew: lists are slow to change their form, and buffers grow by half.
   static PositionBytes MostBytesFor(std::int64_t rows, std::int64_t span);
 
   // Precondition: `positions` strictly increasing, non-negative.
@@ -96,60 +80,26 @@ class PositionList {
   PositionBytes bytes() const { return {live_bytes(), resident_bytes()}; }
 
  private:
-  enum class Form : std::uint8_t { kRun, kBitmap, kList };
-
-  // Positions in one form.
-  struct Store {
-    Form form = Form::kRun;
-    TokenPos base = 0;  // bitmap only: position of bit 0
-    Buffer body;        // first position, bitmap or list
-    Buffer marks;       // bitmap only: position of rows 0, 64, 128, ...
-
-    std::int64_t body_bytes(std::int64_t rows, TokenPos last) const;
-    // A bitmap that loses its gaps becomes a run in place, so there is always room for one.
-    std::int64_t body_room(std::int64_t rows, TokenPos last) const {
-      return std::max<std::int64_t>(body_bytes(rows, last), sizeof(TokenPos));
-    }
-    std::int64_t mark_bytes(std::int64_t rows) const;
-    std::int64_t bytes(std::int64_t rows, TokenPos last) const {
-      return body_bytes(rows, last) + mark_bytes(rows);
-    }
-    std::int64_t resident_bytes() const {
-      return static_cast<std::int64_t>(body.bytes() + marks.bytes());
-    }
-    bool Has(TokenPos position) const {
-      const std::int64_t bit = position - base;
-      return (body.data()[bit / 8] >> (bit % 8) & 1) != 0;
-    }
-    void Put(RowIndex row, TokenPos position);
-    // Room for all rows of `room`; those of `used` move along.
-    Status Grow(Allocator& allocator, const PositionSpan& room, const PositionSpan& used);
-  };
-
-  static Form FormFor(Form now, const PositionSpan& positions);
-  Status LoadBitmap(StateReader& in);
-  Status LoadList(StateReader& in);
+  bool KeepsForm(const PositionSpan& room) const;
   // The first `rows` rows in another form, with room for all of `room`.
-  Result<Store> CopyAs(Allocator& allocator, Form form, std::int64_t rows,
-                       const PositionSpan& room) const;
+  Result<PositionStore> CopyAs(Allocator& allocator, PositionForm form, std::int64_t rows,
+                               const PositionSpan& room) const;
   std::int64_t RowsBefore(TokenPos end) const;
-  void DropBits(RowIndex dropped, TokenPos last_before);
-  void ClearBitsFrom(TokenPos end);
-  void BecomeRun();
 
   std::int64_t rows_ = 0;
   TokenPos first_ = 0;
   TokenPos last_ = 0;
-  Store store_;
-  Store next_;  // the same rows in the form that the reserved ones need; empty: store_ will do
+  PositionStore store_;
+  PositionStore
+      next_;  // the same rows in the form that the reserved ones need; empty: store_ will do
 };
 
 // What stays: how many rows, the last one's position and, where it takes another form, the rows.
 struct PositionList::Cut {
   std::int64_t rows = 0;
   TokenPos last = 0;
-  Form form = Form::kRun;
-  Store store;
+  bool becomes_run = false;
+  PositionStore store;
 };
 
 }  // namespace kvsieve

@@ -142,9 +142,10 @@ Status CheckPreamble(const Preamble& preamble, std::int64_t bytes_there) {
   if (!BeginsSavedState(std::as_bytes(std::span(preamble.magic)))) {
     return BadState("magic", "this is no saved cache");
   }
-  if (preamble.version != kStateVersion) {
+  if (preamble.version < kOldestStateVersion || preamble.version > kStateVersion) {
     return Status::Unsupported(
-        StrCat("version: its format is ", preamble.version, ", this build reads ", kStateVersion,
+        StrCat("version: its format is ", preamble.version, ", this build reads ",
+               kOldestStateVersion, " to ", kStateVersion,
                preamble.version > kStateVersion ? "; a newer kvsieve wrote it" : ""));
   }
   if (preamble.header_bytes > kMaxHeaderBytes) {
@@ -197,6 +198,7 @@ Result<StateHeader> ReadStateHeader(const ByteSource& source, StateReader& in,
   in.StartSection(kPreambleBytes, 0);
   KVS_RETURN_IF_ERROR(in.Get(&preamble));
   KVS_RETURN_IF_ERROR(CheckPreamble(preamble, bytes - kPreambleBytes));
+  in.set_version(static_cast<int>(preamble.version));
   in.Extend(preamble.header_bytes);
   Result<StateHeader> header = GetHeader(in);
   const std::int64_t unread = in.left();
@@ -204,6 +206,7 @@ Result<StateHeader> ReadStateHeader(const ByteSource& source, StateReader& in,
   if (!header.ok()) return InState("header", header.TakeStatus());
   if (unread > 0) return BadState("header", StrCat(unread, " bytes too many"));
   header->bytes = bytes;
+  header->version = in.version();
   KVS_RETURN_IF_ERROR(
       CheckSections(*header, bytes - kPreambleBytes - preamble.header_bytes - kChecksumBytes));
   return header;

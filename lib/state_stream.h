@@ -87,6 +87,10 @@ class StateReader {
   Status Bytes(void* to, std::size_t count);
   Status Text(std::string_view field, std::string* text);
 
+  // The format of what is read.
+  void set_version(int version) { version_ = version; }
+  int version() const { return version_; }
+
   // The next `bytes` bytes and the checksum behind them. Precondition: the source has them.
   void StartSection(std::int64_t bytes, std::uint64_t seed);
   // `bytes` more belong to the section. Precondition as above.
@@ -107,6 +111,7 @@ class StateReader {
   std::size_t ahead_used_ = 0;
   Checksum checksum_{0};
   std::int64_t left_ = 0;
+  int version_ = 0;
 };
 
 }  // namespace kvsieve

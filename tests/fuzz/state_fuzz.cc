@@ -93,9 +93,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   MemorySource head(state);
   const Result<StateInfo> info = ReadStateInfo(head);
   Require(cache->Save(info->identity, again).ok());
-  // A spec may be spelt otherwise, and is written in its canonical form.
+  // A spec may be spelt otherwise, and is written in its canonical form; an older format as the
+  // newest.
   const Result<Pipeline> pipeline = Pipeline::Parse(info->spec);
-  Require(again.bytes() == state || pipeline->Canonical() != info->spec);
+  Require(again.bytes() == state || pipeline->Canonical() != info->spec ||
+          info->version != kStateVersion);
   allocator.Lift();
   Attend(*cache);
   GoOn(*cache);

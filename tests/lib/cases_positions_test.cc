@@ -227,7 +227,7 @@ TEST(Cases, U20_FarPositionsCostNothing) {
   };
   for (const Setup& setup : {Setup{"none | kv=int8", windowed},
                              {"none | kv=f16 | tail=9", plain},
-                             {"random(budget=300) | kv=int4", plain}}) {
+                             {"key_norm(budget=300) | kv=int4", plain}}) {
     SCOPED_TRACE(setup.spec);
     const auto run = [&](TokenPos first) {
       Cache cache = MustCreate(setup.spec, {setup.layer});

@@ -236,10 +236,11 @@ TEST(PlanBytes, OnlyPositionsAreOpenUnderAnEvenSplit) {
   EXPECT_EQ(plan.bytes.least.payload_bytes, plan.bytes.most.payload_bytes);
   EXPECT_EQ(plan.bytes.least.scale_bytes, plan.bytes.most.scale_bytes);
   EXPECT_EQ(plan.bytes.most.rows_kept, 3 * 2 * 250);
-  // One position at least of sinks and tier; at most the bitmap of all rows behind the sinks: a bit
-  // a row, 996 rounded up to bytes, and a position per 64 of the 246 rows kept.
-  EXPECT_EQ(plan.kept.most - plan.kept.least, 6 * (125 + 4 * 4 - 4));
-  // Without exact sinks first and last row are known, so that the bitmap is.
+  // One position at least of sinks and tier; at most the 246 rows kept are split over all 996 behind
+  // the sinks: of one low bit each, 3 times 64 in 8 bytes with a mark of 4 and 54 in 7; and a bit
+  // each among 995 / 2 high ones, 743 bits in 93 bytes.
+  EXPECT_EQ(plan.kept.most - plan.kept.least, 6 * (3 * 12 + 7 + 93 - 4));
+  // Without exact sinks first and last row are known, so that their bytes are.
   EXPECT_TRUE(MustPlan("snapkv(budget=25%) | kv=int8", layers, request).kept.exact());
   // Heads that compete keep a known number of rows together.
   const BytePlan adaptive =

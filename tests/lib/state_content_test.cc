@@ -71,8 +71,9 @@ TEST(StateContent, WhatIsOutOfRangeIsNamed) {
   expect(positions + 8, I32{-1}, {"tier 0", "positions"});
   expect(positions + 8, I32{11}, {"tier 0", "positions"});
   expect(positions + 16, I32{7}, {"tier 0", "positions"});
-  expect(positions + 20, U32{3}, {"tier 0", "positions", "form"});
-  expect(positions + 24, U8{0x3F}, {"tier 0", "positions", "bitmap"});  // 5 is no token seen
+  expect(positions + 20, U32{4}, {"tier 0", "positions", "form"});
+  expect(positions + 20, U32{3 | 31 << 16}, {"tier 0", "positions", "form"});
+  expect(positions + 24, U8{0x7F}, {"tier 0", "positions", "high bits"});
 }
 
 // A section of the state of some rows, with one number changed.
@@ -96,8 +97,9 @@ TEST(StateContent, RowsThatCannotBeAreNamed) {
   const Bytes state = Saved(cache);
   MemorySource source(state);
   const auto end = static_cast<std::size_t>(ReadStateInfo(source)->layers[0].bytes);
-  const std::size_t bitmap = 44 + 24 + 8 + 24 + 16 + 24;
-  ExpectRefused(Changed(state, bitmap, 0x3D, 1), cache, {"head 0", "not seen"});  // 5
+  // Without low bits: bit `position + row`. Row 5 at 5 instead of 8, which is bit 10, not 13.
+  const std::size_t split = 44 + 24 + 8 + 24 + 16 + 24;
+  ExpectRefused(Changed(state, split, 0x028555, 3), cache, {"head 0", "not seen"});
   const std::size_t tail = end - 24 - 2 * 2 * 16 * 4;
   const std::uint64_t from_10_to_11 = 10 | std::uint64_t{11} << 32;
   ExpectRefused(Changed(state, tail + 8, from_10_to_11, 8), cache, {"10 of row 8", "after 10"});
@@ -111,15 +113,58 @@ TEST(StateContent, RowsThatCannotBeAreNamed) {
   const Bytes first = Changed(blocks, slots, ~std::uint64_t{0} >> 1, 8);
   ExpectRefused(Changed(first, slots + 8, (std::uint64_t{1} << 37) - 1, 8), other,
                 {"tier 0", "slots", "block 0"});
+}
+
+// Rows at 0, 100 and 300 have 4 low bits: high bits 0, 6 + 1 and 18 + 2 in 4 bytes, then 0, 4, 12.
+TEST(StateContent, SplitPositionsThatCannotBeAreNamed) {
+  Life life;
+  life.layers = {MakeLayer(1, 1, 16, 16)};
+  life.spec = "none | kv=int8";
+  Cache cache = life.Empty();
+  for (const std::int64_t position : {0, 100, 300}) {
+    life.Step(cache, Phase::kPrefill, position, 1);
+  }
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  const Bytes state = Saved(cache);
+  const std::size_t split = 44 + 32 + 8 + 24 + 16 + 24;
+  const auto expect = [&](std::uint64_t bits, const std::string& part) {
+    ExpectRefused(Changed(state, split, bits, 6), cache, {"tier 0", "positions", part});
+  };
+  ASSERT_EQ(Changed(state, split, 0x0C40'00100081, 6), state);
+  expect(0x0C40'00100083, "high bits of 4 rows");
+  expect(0x0C40'00100082, "high bits of 3 rows");
+  expect(0x0C40'00200081, "the last at 21");
+  expect(0xFC40'00100081, "low bits of no row");
+  expect(0x0B40'00100081, "end at 299, expected 300");
+  expect(0x0C41'00100081, "1 of row 0");
+  expect(0x0C00'00100003, "0 of row 1 does not follow 0");
+  ExpectRefused(Changed(state, split - 8, 1, 4), cache, {"tier 0", "a split from 1"});
+  ExpectRefused(Changed(state, split - 4, 0x4'0002, 4), cache,
+                {"tier 0", "low bits without split"});
+}
+
+TEST(StateContent, BitmapsAndListsThatCannotBeAreNamed) {
+  Life life;
+  life.layers = {MakeLayer(1, 1, 16, 16)};
+  life.spec = "none | kv=int8";
+  Cache cache = life.Empty();
+  life.Step(cache, Phase::kPrefill, 0, 40);
+  life.Step(cache, Phase::kPrefill, 42, 20);
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  const Bytes dense = Saved(cache);
+  const std::size_t bitmap = 44 + 24 + 8 + 24 + 16 + 24;
+  ASSERT_EQ(Changed(dense, bitmap + 5, 0xFC, 1), dense);
+  ExpectRefused(Changed(dense, bitmap + 5, 0xFE, 1), cache, {"tier 0", "a bitmap of 61 rows"});
+  ExpectRefused(Changed(dense, bitmap + 5, 0xFA, 1), cache, {"head 0", "not seen"});  // 41, not 42
 
   Cache sparse = life.Empty();
-  for (const std::int64_t position : {0, 100, 300}) {
+  for (const std::int64_t position : {0, 1000000000, 2000000000}) {
     life.Step(sparse, Phase::kPrefill, position, 1);
   }
   ASSERT_TRUE(sparse.FinishPrefill().ok());
   const std::size_t list = 44 + 32 + 8 + 24 + 16 + 24;
-  ExpectRefused(Changed(Saved(sparse), list + 4, 400, 4), other,
-                {"tier 0", "positions", "300 of row 2", "400"});
+  ExpectRefused(Changed(Saved(sparse), list + 4, 2100000000, 4), cache,
+                {"tier 0", "positions", "2000000000 of row 2", "2100000000"});
 }
 
 // V would be read past the end of its row.

@@ -109,6 +109,28 @@ TEST(Tiers, RowTiersSayHowEachRowIsStored) {
   EXPECT_EQ(again, tiers);
 }
 
+// Whatever the tiers: a byte a row where one of 32 positions is in its tier, 2 where one of 8192 is,
+// and 6 of rounding for each list (lib/position_store.h); sinks and tail are runs of 4. int8, int4
+// and int2 learn nothing, so that positions are all metadata.
+TEST(Tiers, PositionsTakeAByteOrTwoARow) {
+  const Prompt prompt = MakePrompt(MakeLayer(1, 1, 16, 16), 3000, 13);
+  struct Mix {
+    const char* spec;
+    std::int64_t bytes_a_row;
+  };
+  for (const Mix& mix :
+       {Mix{"key_norm(budget=100%) | kv=int8 | cold(90%)={kv=int4} | cold(5%)={kv=int2}", 1},
+        {"key_norm(budget=50%) | kv=int8 | cold(20%)={kv=int4} | cold(20%)={kv=int2}", 1},
+        {"key_norm(budget=12.5%) | kv=int8 | cold(4%)={kv=int4} | cold(4%)={kv=int2} | tail=8", 1},
+        {"key_norm(budget=12.5%) | kv=int8 | cold(11%)={kv=int4} | cold(1%)={kv=int2}", 2},
+        {"key_norm(budget=2%) | kv=int8 | cold(1%)={kv=int4} | cold(0.5%)={kv=int2}", 2}}) {
+    SCOPED_TRACE(mix.spec);
+    const Cache cache = Finished(mix.spec, prompt);
+    const ByteReport report = cache.Report();
+    EXPECT_LE(report.metadata_bytes, mix.bytes_a_row * report.rows_kept + 3 * 6 + 2 * 4);
+  }
+}
+
 TEST(Tiers, StagedRowsAreExact) {
   const Prompt prompt = MakePrompt(Layer(), 20, 1);
   Cache cache = MustCreate(kSpec, {Layer()});
