@@ -61,7 +61,7 @@ KVS_API const char* kvs_version(void);                   // "0.1.0"
 
 // Callbacks get `user` as it was given, and must return: no longjmp, no exception.
 
-// Memory for stored rows. Copied; what `user` points to outlives the cache and its clones.
+// Memory for stored rows. Copied; what `user` points to outlives the cache and its forks.
 typedef struct kvs_allocator {
   size_t struct_size;
   void* user;
@@ -137,9 +137,10 @@ typedef struct kvs_cache_args {
 KVS_API kvs_result kvs_cache_create(const kvs_cache_args* args, kvs_cache** cache);
 // NULL: nothing.
 KVS_API void kvs_cache_destroy(kvs_cache* cache);
-// A copy of its own, with the same pipeline and callbacks. All memory is copied. Asks the
-// allocator, so it must not overlap other calls that do.
-KVS_API kvs_result kvs_clone(const kvs_cache* cache, kvs_cache** copy);
+// A cache that holds the same and goes on by itself, with the same pipeline and callbacks. Full
+// blocks of encoded rows are shared and never written; the rest is copied. The allocator is then
+// called from all threads that have a fork. Must not overlap other calls that ask the allocator.
+KVS_API kvs_result kvs_fork(const kvs_cache* cache, kvs_cache** fork);
 // Back to what kvs_cache_create made.
 KVS_API kvs_result kvs_clear(kvs_cache* cache);
 

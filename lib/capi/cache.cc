@@ -122,11 +122,11 @@ kvs_result kvs_cache_create(const kvs_cache_args* args, kvs_cache** cache) {
 
 void kvs_cache_destroy(kvs_cache* cache) { delete cache; }
 
-kvs_result kvs_clone(const kvs_cache* cache, kvs_cache** copy) {
-  return capi::RunCreate("kvs_clone", copy, [&]() -> kvsieve::Result<kvs_cache> {
+kvs_result kvs_fork(const kvs_cache* cache, kvs_cache** fork) {
+  return capi::RunCreate("kvs_fork", fork, [&]() -> kvsieve::Result<kvs_cache> {
     KVS_RETURN_IF_ERROR(capi::CheckGiven("cache", cache));
-    KVS_ASSIGN_OR_RETURN(kvsieve::Cache clone, cache->cache.Clone());
-    return kvs_cache{cache->callbacks, std::move(clone)};
+    KVS_ASSIGN_OR_RETURN(kvsieve::Cache forked, cache->cache.Fork());
+    return kvs_cache{cache->callbacks, std::move(forked)};
   });
 }
 

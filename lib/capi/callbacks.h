@@ -54,7 +54,7 @@ class CallerSource final : public ByteSource {
   std::int64_t left_ = 0;
 };
 
-// What a cache and its clones keep of their caller's.
+// What a cache and its forks keep of their caller's.
 struct Callbacks {
   std::optional<CallerAllocator> allocator;
   std::optional<CallerParallel> parallel;

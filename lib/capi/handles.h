@@ -14,7 +14,7 @@
 #include "lib/capi/callbacks.h"
 
 struct kvs_cache {
-  // Outlive the cache, which gives its memory back through them; shared with clones.
+  // Outlive the cache, which gives its memory back through them; shared with forks.
   std::shared_ptr<kvsieve::capi::Callbacks> callbacks;
   kvsieve::Cache cache;
 };

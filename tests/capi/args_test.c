@@ -26,7 +26,7 @@ static void RefusesNullHandles(void) {
   kvs_cache_destroy(NULL);
   kvs_scratch_destroy(NULL);
   kvs_codec_destroy(NULL);
-  CHECK_INVALID("kvs_clone: cache is NULL", kvs_clone(NULL, &cache));
+  CHECK_INVALID("kvs_fork: cache is NULL", kvs_fork(NULL, &cache));
   CHECK_INVALID("kvs_clear: cache is NULL", kvs_clear(NULL));
   CHECK_INVALID("kvs_append: cache is NULL", kvs_append(NULL, &append));
   CHECK_INVALID("kvs_observe: cache is NULL", kvs_observe(NULL, &observe));
@@ -64,7 +64,7 @@ static void RefusesNullArgumentsAndAnswers(void) {
   CHECK(none == NULL);  // a failed call leaves no handle
   CHECK_INVALID("kvs_cache_create: the place of the handle is NULL",
                 kvs_cache_create(&create, NULL));
-  CHECK_INVALID("kvs_clone: the place", kvs_clone(cache, NULL));
+  CHECK_INVALID("kvs_fork: the place", kvs_fork(cache, NULL));
   CHECK_INVALID("kvs_scratch_create: the place", kvs_scratch_create(NULL, 0, NULL));
   CHECK_INVALID("kvs_codec_create: the place", kvs_codec_create(NULL, NULL));
   CHECK_INVALID("kvs_cache_restore: the place", kvs_cache_restore(NULL, NULL, NULL, NULL));

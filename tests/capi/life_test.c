@@ -103,15 +103,15 @@ static void TrimsWhatIsExactAlone(void) {
   kvs_cache_destroy(cache);
 }
 
-static void ClonesGoOnAlone(void) {
+static void ForksGoOnAlone(void) {
   kvs_cache* cache = MustFinish(kSpec, kPrompt);
-  kvs_cache* clone = NULL;
-  CHECK_OK(kvs_clone(cache, &clone));
+  kvs_cache* fork = NULL;
+  CHECK_OK(kvs_fork(cache, &fork));
   kvs_cache_destroy(cache);
   const kvs_append_args args = AppendArgs(KVS_DECODE, kPrompt, 3);
-  CHECK_OK(kvs_append(clone, &args));
-  CheckAttention(clone, kPrompt + 2);
-  kvs_cache_destroy(clone);
+  CHECK_OK(kvs_append(fork, &args));
+  CheckAttention(fork, kPrompt + 2);
+  kvs_cache_destroy(fork);
 }
 
 static void ReportsEveryByte(void) {
@@ -210,7 +210,7 @@ int main(void) {
   RUN(AttendsOverWhatStays);
   RUN(TellsPositionsAndVisibility);
   RUN(TrimsWhatIsExactAlone);
-  RUN(ClonesGoOnAlone);
+  RUN(ForksGoOnAlone);
   RUN(ReportsEveryByte);
   RUN(SaysWhatWasDoneInALayer);
   RUN(TakesScoresOfTheCaller);
