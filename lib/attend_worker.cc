@@ -142,6 +142,7 @@ const AttendSums& AttendWorker::Run(int head, int range, std::int64_t i) {
     if (range == 0) {
       AttendExact(store.sinks, visibility);
       AttendExact(store.tail, visibility);
+      AttendVerify(head, visibility);
     }
     int skip = range * kRangeBlocks;
     int left = kRangeBlocks;
@@ -237,6 +238,20 @@ void AttendWorker::AttendExact(const ExactRows& exact, const Visibility& visibil
     exact.positions().Read(begin, rows, positions);
     AttendRead(rows, visibility.Mask(positions, rows),
                [&](Side side, float* out) { exact.ReadRows(job_->shape, side, begin, rows, out); });
+  }
+  FinishSegment();
+}
+
+void AttendWorker::AttendVerify(int head, const Visibility& visibility) {
+  if (job_->verify == nullptr || job_->verify->rows() == 0) return;
+  const VerifyRows& verify = *job_->verify;
+  StartSegment();
+  for (RowIndex begin = 0; begin < verify.rows(); begin += kBlockRows) {
+    const auto rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, verify.rows() - begin));
+    const std::uint64_t visible = visibility.Mask(verify.positions().data() + begin, rows);
+    AttendRead(rows, visible, [&](Side side, float* out) {
+      verify.ReadRows(job_->shape, side, head, begin, rows, out);
+    });
   }
   FinishSegment();
 }

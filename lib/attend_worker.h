@@ -13,6 +13,7 @@
 #include "lib/head_store.h"
 #include "lib/softmax.h"
 #include "lib/staging.h"
+#include "lib/verify_rows.h"
 #include "lib/visibility.h"
 
 namespace kvsieve {
@@ -24,6 +25,7 @@ struct AttendJob {
   HeadsView queries;                          // [query_heads, n, key_dim]
   std::span<const TokenPos> query_positions;  // [n]
   std::span<const HeadStore> heads;           // [kv_heads]
+  const VerifyRows* verify = nullptr;         // behind the rows of heads, if any
   const Staging* staging = nullptr;           // instead of heads, before the prompt is finished
 };
 
@@ -78,6 +80,7 @@ class AttendWorker {
   template <class Read>
   void AttendRead(int rows, std::uint64_t visible, Read read);
   void AttendExact(const ExactRows& exact, const Visibility& visibility);
+  void AttendVerify(int head, const Visibility& visibility);
   void AttendStaging(int head, const Visibility& visibility);
   void AttendTier(const Tier& tier, int begin, int end, const Visibility& visibility);
   void AttendCodes(const Tier& tier, int begin, int end, const Visibility& visibility);

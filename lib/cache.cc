@@ -8,19 +8,11 @@
 
 #include "kvsieve/str_cat.h"
 #include "lib/cache_impl.h"
-#include "lib/decode_append.h"
 #include "lib/prefill_plan.h"
 #include "lib/reselect.h"
 
 namespace kvsieve {
 namespace {
-
-// Errors of scoring name their layer already.
-Status WithLayer(const LayerState& layer, Status status) {
-  const std::string prefix = StrCat("layer ", layer.spec.layer, ": ");
-  if (status.ok() || status.message().starts_with(prefix)) return status;
-  return Status(status.error().code, StrCat(prefix, status.message()));
-}
 
 Status CheckIndex(int layer_index, std::size_t layers) {
   if (layer_index >= 0 && static_cast<std::size_t>(layer_index) < layers) return Status::Ok();
@@ -83,7 +75,8 @@ Status CheckValues(const HeadsView& values, const LayerSpec& layer, std::int64_t
 }
 
 Status CheckTypes(const LayerState& layer, ElementType keys, ElementType values) {
-  if (!layer.typed || (keys == layer.shape.key_type && values == layer.shape.value_type)) {
+  const bool typed = layer.typed || layer.verify.rows() > 0;
+  if (!typed || (keys == layer.shape.key_type && values == layer.shape.value_type)) {
     return Status::Ok();
   }
   return Status::Invalid(StrCat("rows are ", ElementName(keys), "/", ElementName(values),
@@ -107,11 +100,26 @@ Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, in
   return layer;
 }
 
-// Remembers where the first `exact_sinks` tokens end; the layer has counted `positions` already.
-void NoteSinks(std::int64_t exact_sinks, std::span<const TokenPos> positions, LayerState& layer) {
-  const std::int64_t before = layer.tokens() - static_cast<std::int64_t>(positions.size());
-  const std::int64_t sinks = std::min<std::int64_t>(exact_sinks, layer.tokens());
-  if (sinks > before) layer.sinks_end = positions[sinks - before - 1] + 1;
+// verify_rows: open ones of the layer.
+Status CheckPhase(Phase phase, bool finished, std::int64_t verify_rows) {
+  if (phase == Phase::kPrefill && finished) {
+    return Status(ErrorCode::kState, "phase prefill after FinishPrefill: use phase decode");
+  }
+  if (phase != Phase::kPrefill && !finished) {
+    return Status(ErrorCode::kState, StrCat("phase ", phase == Phase::kVerify ? "verify" : "decode",
+                                            " before FinishPrefill: call it first"));
+  }
+  if (phase == Phase::kDecode && verify_rows > 0) {
+    return Status(ErrorCode::kState, StrCat("phase decode while ", verify_rows,
+                                            " verify rows are open: Accept or Rollback first"));
+  }
+  return Status::Ok();
+}
+
+Status CheckVerifyRoom(std::int64_t open, std::int64_t more, std::int64_t most) {
+  if (more <= most - open) return Status::Ok();
+  return Status::Invalid(StrCat(more, " verify rows beside ", open, " open ones are more than the ",
+                                most, " of ReserveSpeculative"));
 }
 
 }  // namespace
@@ -152,45 +160,47 @@ Status Cache::Append(int layer_index, Phase phase, const HeadsView& keys, const 
                      std::span<const TokenPos> positions) {
   return OnLayer(impl_->layers, layer_index, [&](LayerState& layer) -> Status {
     const auto n = static_cast<std::int64_t>(positions.size());
+    const std::int64_t open = layer.verify.rows();
+    KVS_RETURN_IF_ERROR(CheckPhase(phase, impl_->finished, open));
     if (phase == Phase::kVerify) {
-      return Status::Unsupported("phase verify is not available in this version");
-    }
-    if ((phase == Phase::kPrefill) == impl_->finished) {
-      return Status(ErrorCode::kState, impl_->finished
-                                           ? "phase prefill after FinishPrefill: use phase decode"
-                                           : "phase decode before FinishPrefill: call it first");
+      KVS_RETURN_IF_ERROR(CheckVerifyRoom(open, n, impl_->speculative_rows));
     }
     KVS_RETURN_IF_ERROR(CheckView("keys", keys, layer.spec.kv_heads, n, layer.spec.key_dim));
     KVS_RETURN_IF_ERROR(CheckValues(values, layer.spec, n));
-    KVS_RETURN_IF_ERROR(CheckPositions(positions, layer.next_position));
+    KVS_RETURN_IF_ERROR(CheckPositions(positions, layer.end_position()));
     const ElementType value_type = layer.spec.value_is_key_prefix ? keys.type : values.type;
     KVS_RETURN_IF_ERROR(CheckTypes(layer, keys.type, value_type));
     if (n == 0) return Status::Ok();
-    RowShape shape = layer.shape;
-    shape.key_type = keys.type;
-    shape.value_type = value_type;
-    std::swap(shape, layer.shape);
-    Status added;
-    if (impl_->finished) {
-      const bool exact = impl_->decode_rows == DecodeRows::kExact;
-      DecodeAppend decode(layer, *impl_->allocator, impl_->pipeline->exact_sinks(),
-                          exact ? kEndlessTail : impl_->pipeline->tail());
-      added = decode.Append(keys, values, positions, impl_->pipeline->nonfinite());
-    } else {
-      layer.seen.Reserve(positions);
-      added = layer.staging.Append(*impl_->allocator, layer.shape, keys, values, positions,
-                                   impl_->pipeline->nonfinite(), &layer.zeroed);
-      if (added.ok()) layer.CountTokens(positions);
-    }
-    if (!added.ok()) {
-      layer.shape = shape;
-      return added;
-    }
-    layer.typed = true;
-    NoteSinks(impl_->pipeline->exact_sinks(), positions, layer);
-    if (impl_->finished) layer.since_eviction += n;
-    return Status::Ok();
+    // Should these be refused, the layer holds none and the next rows name their types anew.
+    layer.shape.key_type = keys.type;
+    layer.shape.value_type = value_type;
+    return impl_->AddRows(layer, phase, keys, values, positions);
   });
+}
+
+Status Cache::Impl::AddRows(LayerState& layer, Phase phase, const HeadsView& keys,
+                            const HeadsView& values, std::span<const TokenPos> positions) {
+  const NonFinitePolicy policy = pipeline->nonfinite();
+  if (phase == Phase::kVerify) {
+    return layer.verify.Append(*allocator, layer.shape, keys, values, positions, policy,
+                               speculative_rows);
+  }
+  if (phase == Phase::kDecode) {
+    DecodeAppend decode = DecodeInto(layer);
+    KVS_RETURN_IF_ERROR(decode.Prepare(keys, values, positions, policy));
+    decode.Commit();
+    return Status::Ok();
+  }
+  layer.seen.Reserve(positions);
+  KVS_RETURN_IF_ERROR(layer.staging.Append(*allocator, layer.shape, keys, values, positions, policy,
+                                           &layer.zeroed));
+  layer.CountTokens(positions, pipeline->exact_sinks());
+  return Status::Ok();
+}
+
+DecodeAppend Cache::Impl::DecodeInto(LayerState& layer) {
+  const bool exact = decode_rows == DecodeRows::kExact;
+  return {layer, *allocator, pipeline->exact_sinks(), exact ? kEndlessTail : pipeline->tail()};
 }
 
 Status Cache::Evict(int layer_index) {
@@ -200,6 +210,7 @@ Status Cache::Evict(int layer_index) {
     const bool every = schedule.kind == Schedule::Kind::kEvery && impl_->finished &&
                        layer.since_eviction >= schedule.tokens;
     if ((!per_chunk && !every) || layer.slides() || layer.tokens() == 0) return Status::Ok();
+    if (layer.verify.rows() > 0) return Status::Ok();
     const ReselectContext context{*impl_->pipeline->evictor(), *impl_->allocator, impl_->workers()};
     KVS_ASSIGN_OR_RETURN(const std::int64_t scratch_bytes, per_chunk
                                                                ? ReselectStaged(context, layer)
@@ -217,6 +228,11 @@ Status Cache::Observe(int layer_index, std::span<const TokenPos> positions,
     if (impl_->finished && impl_->pipeline->schedule().kind != Schedule::Kind::kEvery) {
       return Status(ErrorCode::kState,
                     "observe after FinishPrefill: only schedule=every(n) scores during decode");
+    }
+    if (layer.verify.rows() > 0) {
+      return Status(ErrorCode::kState,
+                    StrCat("observe while ", layer.verify.rows(),
+                           " verify rows are open: after Accept, the queries of those that stay"));
     }
     KVS_RETURN_IF_ERROR(CheckView("queries", queries, layer.spec.query_heads,
                                   static_cast<std::int64_t>(positions.size()), layer.spec.key_dim));
@@ -259,6 +275,7 @@ void Cache::Clear() {
     layer.staging = Staging();
     layer.ring = QueryRing();
     layer.heads.clear();
+    layer.verify = VerifyRows();
   }
   impl_->finished = false;
   impl_->scratch_peak_bytes = 0;
@@ -282,6 +299,7 @@ Status Cache::Attend(int layer_index, std::span<const TokenPos> query_positions,
     job.queries = queries;
     job.query_positions = query_positions;
     job.heads = layer.heads;
+    job.verify = &layer.verify;
     if (!impl_->finished) job.staging = &layer.staging;
     Parallel& parallel = params.parallel != nullptr ? *params.parallel : scratch.impl_->serial;
     return kvsieve::Attend(job, parallel, scratch.impl_->memory, out, lse);
@@ -306,9 +324,10 @@ const LayerSpec& Cache::layer(int layer_index) const { return impl_->layers[laye
 
 std::int64_t Cache::rows(int layer_index, int head) const {
   const LayerState& layer = impl_->layers[layer_index];
-  return impl_->finished ? layer.heads[head].rows() : layer.staging.rows(head);
+  if (!impl_->finished) return layer.staging.rows(head);
+  return layer.heads[head].rows() + layer.verify.rows();
 }
 
-TokenPos Cache::next_position() const { return impl_->layers.front().next_position; }
+TokenPos Cache::next_position() const { return impl_->layers.front().end_position(); }
 
 }  // namespace kvsieve

@@ -19,6 +19,7 @@ Result<LayerState> ForkLayer(Allocator& allocator, const LayerState& layer) {
     KVS_ASSIGN_OR_RETURN(HeadStore rows, head.Fork(allocator, fork.stores));
     fork.heads.push_back(std::move(rows));
   }
+  KVS_ASSIGN_OR_RETURN(fork.verify, layer.verify.Clone(allocator));
   return fork;
 }
 
@@ -32,6 +33,7 @@ Result<Cache> Cache::Fork() const {
     fork->parallel = impl_->parallel;
     fork->decode_rows = impl_->decode_rows;
     fork->finished = impl_->finished;
+    fork->speculative_rows = impl_->speculative_rows;
     fork->scratch_peak_bytes = impl_->scratch_peak_bytes;
     fork->layers.reserve(impl_->layers.size());
     for (const LayerState& layer : impl_->layers) {

@@ -42,6 +42,8 @@ std::vector<TokenPos> PositionsOf(const LayerState& layer, int head, bool finish
   if (!finished) return layer.staging.Positions(head);
   std::vector<TokenPos> positions(static_cast<std::size_t>(layer.heads[head].rows()));
   StoredOrder(layer.heads[head]).ReadPositions(positions.data());
+  const std::span<const TokenPos> verify = layer.verify.positions();
+  positions.insert(positions.end(), verify.begin(), verify.end());
   return positions;
 }
 
@@ -81,6 +83,7 @@ std::string NoteOf(const LayerState& layer, bool finished) {
   } else if (finished && layer.tokens() > 0 && !HoldsEncodedRows(layer)) {
     add("store inactive: all rows are exact");
   }
+  if (layer.verify.rows() > 0) add(StrCat(layer.verify.rows(), " verify rows open, not counted"));
   if (layer.zeroed > 0) add(StrCat(layer.zeroed, " NaN or Inf set to 0"));
   // Nothing remembers which rows they were in, so rows that left are counted too.
   if (const std::int64_t saturated = Saturated(layer); saturated > 0) {
@@ -109,6 +112,7 @@ LayerReport Cache::ReportLayer(int layer_index) const {
   ByteReport& bytes = report.bytes;
   AddSeen(layer, layer.spec.kv_heads, bytes);
   bytes.observation_bytes = layer.ring.resident_bytes();
+  bytes.reserved_bytes = layer.verify.resident_bytes();
   bytes.scratch_peak_bytes = impl_->scratch_peak_bytes;
   if (!impl_->finished) {
     layer.staging.AddBytes(layer.spec, layer.shape, bytes);
@@ -150,10 +154,12 @@ Status Cache::Gather(int layer_index, int head, std::span<TokenPos> positions,
     }
     std::optional<StoredOrder> stored;
     if (impl_->finished) stored.emplace(layer.heads[head]);
+    const std::int64_t settled = n - layer.verify.rows();
     const auto gather = [&](Side side, std::span<float> out) {
+      if (out.empty()) return;
       const int dim = layer.shape.dim(side);
-      for (RowIndex first = 0; !out.empty() && first < n; first += kBlockRows) {
-        const auto count = static_cast<int>(std::min<std::int64_t>(kBlockRows, n - first));
+      for (RowIndex first = 0; first < settled; first += kBlockRows) {
+        const auto count = static_cast<int>(std::min<std::int64_t>(kBlockRows, settled - first));
         float* to = out.data() + first * dim;
         if (stored) {
           stored->ReadRows(layer.shape, side, first, count, to);
@@ -161,6 +167,8 @@ Status Cache::Gather(int layer_index, int head, std::span<TokenPos> positions,
           layer.staging.ReadRows(layer.shape, side, head, first, count, to);
         }
       }
+      layer.verify.ReadRows(layer.shape, side, head, 0, static_cast<int>(n - settled),
+                            out.data() + settled * dim);
     };
     gather(Side::kKey, keys);
     gather(Side::kValue, values);

@@ -114,6 +114,17 @@ Status CheckIdentity(const StateHeader& header, std::optional<std::string_view> 
                          is_long ? StrCat(": byte ", same_end - saved.begin(), " differs") : ""));
 }
 
+// A state has no place for rows that may still go.
+Status CheckNoVerifyRows(const std::vector<LayerState>& layers) {
+  for (const LayerState& layer : layers) {
+    if (layer.verify.rows() == 0) continue;
+    return Status(ErrorCode::kState,
+                  StrCat("save: layer ", layer.spec.layer, " holds ", layer.verify.rows(),
+                         " open verify rows: Accept or Rollback first"));
+  }
+  return Status::Ok();
+}
+
 // A finding in bytes that were damaged says that.
 Result<LayerState> LoadSection(Allocator& allocator, const LayerState& like, bool finished,
                                int query_rows, StateReader& in) {
@@ -151,6 +162,7 @@ Result<std::vector<LayerState>> LoadLayers(Allocator& allocator, const Pipeline&
 Status Cache::Save(std::string_view identity, ByteSink& sink) const {
   return NoThrow([&]() -> Status {
     KVS_RETURN_IF_ERROR(CheckText("identity", identity));
+    KVS_RETURN_IF_ERROR(CheckNoVerifyRows(impl_->layers));
     StateHeader header;
     header.spec = impl_->pipeline->Canonical();
     header.identity = identity;

@@ -22,7 +22,7 @@ Result<std::int64_t> Cache::TrimToPosition(TokenPos position, Trim trim) {
     // A layer may be one step ahead of the others, and its queries ahead of its rows.
     std::vector<LayerState*> layers;
     for (LayerState& layer : impl_->layers) {
-      if (layer.next_position > end || layer.ring.end() > end) layers.push_back(&layer);
+      if (layer.end_position() > end || layer.ring.end() > end) layers.push_back(&layer);
     }
     if (layers.empty()) return std::int64_t{0};
     const TokenPos exact = oldest_exact_position();

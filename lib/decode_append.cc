@@ -131,8 +131,8 @@ void DecodeAppend::DropOutOfWindow() {
   if (dropped >= 0) layer_.NoteOutOfWindow(dropped);
 }
 
-Status DecodeAppend::Append(const HeadsView& keys, const HeadsView& values,
-                            std::span<const TokenPos> positions, NonFinitePolicy policy) {
+Status DecodeAppend::Prepare(const HeadsView& keys, const HeadsView& values,
+                             std::span<const TokenPos> positions, NonFinitePolicy policy) {
   positions_ = positions;
   const auto n = static_cast<std::int64_t>(positions.size());
   to_sinks_ = std::clamp<std::int64_t>(exact_sinks_ - layer_.tokens(), 0, n);
@@ -145,11 +145,15 @@ Status DecodeAppend::Append(const HeadsView& keys, const HeadsView& values,
   for (int head = 0; head < layer_.spec.kv_heads; ++head) {
     KVS_RETURN_IF_ERROR(EncodeHead(head, layer_.heads[head]));
   }
+  return Status::Ok();
+}
+
+void DecodeAppend::Commit() {
   for (int head = 0; head < layer_.spec.kv_heads; ++head) CommitHead(head, layer_.heads[head]);
   layer_.zeroed += tally_.zeroed;
-  layer_.CountTokens(positions);
+  layer_.CountTokens(positions_, exact_sinks_);
+  layer_.since_eviction += std::ssize(positions_);
   if (layer_.slides()) DropOutOfWindow();
-  return Status::Ok();
 }
 
 }  // namespace kvsieve

@@ -1,4 +1,5 @@
-// Rows that arrive after the prompt: through the exact tail into tier 0, every head or none.
+// Rows that arrive after the prompt: through the exact tail into tier 0, every head or none. In two
+// steps, so that several layers can take rows, or none of them.
 #ifndef KVSIEVE_LIB_DECODE_APPEND_H_
 #define KVSIEVE_LIB_DECODE_APPEND_H_
 
@@ -24,9 +25,12 @@ class DecodeAppend {
                std::int64_t tail_rows)
       : layer_(layer), allocator_(allocator), exact_sinks_(exact_sinks), tail_rows_(tail_rows) {}
 
-  // Adds the rows to every head; on an error none is visible and nothing is lost.
-  Status Append(const HeadsView& keys, const HeadsView& values, std::span<const TokenPos> positions,
-                NonFinitePolicy policy);
+  // All that can fail: checks and encodes the rows, of which none is visible yet. `positions` stay
+  // valid until Commit, the rows need not.
+  Status Prepare(const HeadsView& keys, const HeadsView& values,
+                 std::span<const TokenPos> positions, NonFinitePolicy policy);
+  // Shows them in every head and counts them. The layer has not changed since Prepare.
+  void Commit();
 
  private:
   // The rows of one head that leave the tail, or pass through it, into tier 0. Heads may hold

@@ -17,6 +17,7 @@
 #include "lib/query_ring.h"
 #include "lib/seen_positions.h"
 #include "lib/staging.h"
+#include "lib/verify_rows.h"
 
 namespace kvsieve {
 
@@ -35,11 +36,16 @@ struct LayerProgress {
   std::string note;
 
   std::int64_t tokens() const { return seen.tokens(); }
-  // Counts rows that came; their positions were reserved in `seen`.
-  void CountTokens(std::span<const TokenPos> positions) {
+  // Counts rows that came, and remembers where the first `exact_sinks` tokens end; their positions
+  // were reserved in `seen`.
+  void CountTokens(std::span<const TokenPos> positions, std::int64_t exact_sinks) {
+    const std::int64_t before = tokens();
     seen.Append(positions);
-    lifetime_tokens += static_cast<std::int64_t>(positions.size());
+    lifetime_tokens += std::ssize(positions);
     next_position = positions.back() + 1;
+    const std::int64_t sinks = std::min(exact_sinks, tokens());
+    if (sinks > before) sinks_end = positions[static_cast<std::size_t>(sinks - before - 1)] + 1;
+    typed = true;
   }
 };
 
@@ -71,7 +77,12 @@ struct LayerState : LayerProgress {
   Staging staging;  // until the prompt is finished
   QueryRing ring;
   std::vector<HeadStore> heads;  // afterwards
+  VerifyRows verify;             // not among the tokens seen until they are accepted
 
+  // One past the last position, verify rows included.
+  TokenPos end_position() const {
+    return verify.rows() > 0 ? verify.positions().back() + 1 : next_position;
+  }
   // Rows that leave the exact tail together: a group of tier 0, where they go.
   int group_rows() const { return stores.front().group_rows(); }
   // The same when the prompt is stored. In which of several tiers a row is depends on its rank, so

@@ -9,6 +9,7 @@ Result<LayerTrim> LayerTrim::Prepare(Allocator& allocator, const LayerState& lay
   LayerTrim trim;
   trim.end_ = end;
   trim.tokens_ = layer.tokens() - layer.seen.TokensBefore(end);
+  trim.verify_gone_ = layer.verify.rows() - layer.verify.RowsBefore(end);
   KVS_ASSIGN_OR_RETURN(trim.staged_, layer.staging.PrepareTrim(allocator, end));
   for (const HeadStore& head : layer.heads) {
     HeadCut& cut = trim.stored_.emplace_back();
@@ -32,6 +33,7 @@ void LayerTrim::Commit(LayerState& layer) {
     }
     head.tail.Trim(std::move(stored_[h].tail));
   }
+  layer.verify.Truncate(layer.verify.rows() - verify_gone_);
   layer.ring.Trim(layer.spec, end_);
   layer.seen.TrimTo(end_);
   layer.next_position = std::min(layer.next_position, end_);

@@ -18,7 +18,7 @@ class LayerTrim {
   // Takes the memory that positions need in another form. All that can fail; changes nothing.
   static Result<LayerTrim> Prepare(Allocator& allocator, const LayerState& layer, TokenPos end);
   // Tokens that go, kept rows or not.
-  std::int64_t tokens() const { return tokens_; }
+  std::int64_t tokens() const { return tokens_ + verify_gone_; }
   // `layer` is the one given to Prepare, unchanged since.
   void Commit(LayerState& layer);
 
@@ -30,7 +30,8 @@ class LayerTrim {
   };
 
   TokenPos end_ = 0;
-  std::int64_t tokens_ = 0;
+  std::int64_t tokens_ = 0;  // without verify rows, which nothing has counted yet
+  std::int64_t verify_gone_ = 0;
   std::vector<PositionList::Cut> staged_;  // before the prompt is finished
   std::vector<HeadCut> stored_;            // afterwards
 };

@@ -35,7 +35,7 @@ namespace kvsieve {
 enum class Phase : std::uint8_t {
   kPrefill,
   kDecode,
-  kVerify,  // rows that may be rolled back: not in this version, refused
+  kVerify,  // a draft's: open until Cache::Accept or Rollback, and counted by no report
 };
 
 // Where rows appended after FinishPrefill go.
@@ -128,7 +128,7 @@ class Cache {
   // Appends rows of one layer. keys [kv_heads, n, key_dim], after RoPE, values [kv_heads, n,
   // value_dim] (empty for an MLA layer), positions [n], increasing and past the layer's last.
   // `layer_index` counts the layers given to Create. Before FinishPrefill only kPrefill is
-  // accepted, afterwards kDecode.
+  // accepted, afterwards kVerify and, while no verify rows are open in the layer, kDecode.
   Status Append(int layer_index, Phase phase, const HeadsView& keys, const HeadsView& values,
                 std::span<const TokenPos> positions);
 
@@ -150,7 +150,8 @@ class Cache {
   // Drops what the pipeline's schedule says is due in this layer; call it after the attention of a
   // chunk or step, for rows that leave are gone for the next one. schedule=per_chunk: selects again
   // over the rows kept so far and the new chunk; every(n): over the stored rows, once n tokens came
-  // since the last time; once: nothing. Rows that stay are moved, never encoded again.
+  // since the last time; once: nothing. Rows that stay are moved, never encoded again. While verify
+  // rows are open nothing is dropped; what was due then is due at the next call.
   Status Evict(int layer_index);
 
   // Takes back the tokens at `position` and behind it, in every layer: their rows, and the queries
@@ -162,10 +163,11 @@ class Cache {
   // the exact tail stays encoded: once as many tokens have come again as went, tail and queries are
   // those of a cache that never saw the ones taken back. With no tail and nothing learnt all rows
   // are, at once. Memory is given back in whole blocks; the rest is reserve. Scores handed in are
-  // forgotten; schedule=every(n) counts back with the tokens.
+  // forgotten; schedule=every(n) counts back with the tokens. Verify rows in front of `position`
+  // stay open; taking them back is always exact, also where layers hold different numbers of them.
   Result<std::int64_t> TrimToPosition(TokenPos position, Trim trim = Trim::kExact);
 
-  // Back to the state after Create; all row memory is given back.
+  // Back to the state after Create; all row memory is given back. ReserveSpeculative's n stays.
   void Clear();
 
   // Replaces all of this by a cache that Save wrote; calls then give, bit for bit, what they would
@@ -174,6 +176,30 @@ class Cache {
   // is checked before anything is replaced, so until then both are in memory. A failure names what
   // is wrong and where, and leaves the cache as it was.
   Status Load(ByteSource& source, std::optional<std::string_view> identity);
+
+  // -- drafts ------------------------------------------------------------------------------------
+  // Speculative decoding: append the draft's rows in phase verify, in one call or several, attend,
+  // then Accept those that the model agrees with. Open rows are seen by Attend, Gather, Visible,
+  // rows() and next_position(), exact in their own type; nothing is encoded, evicted or dropped
+  // from a window meanwhile, so that taking them back restores every bit. Reports count them
+  // nowhere: their memory is reserve.
+
+  // Most verify rows that a layer can hold (64 without this call), at most 65536, with memory for
+  // as many: Append in phase verify asks for none then. A layer that holds no rows yet takes it
+  // with the first. A smaller n gives memory back. Not part of a saved state.
+  Status ReserveSpeculative(std::int64_t n);
+
+  // Whether Rollback(n) will do: of the rows that are open or, where none are, of n rows that are
+  // still to be appended.
+  bool CanRollback(std::int64_t n) const;
+
+  // The first n open rows of every layer become decode rows, bit for bit as one Append in phase
+  // decode makes them; the others go. Fails as that Append would (a row that the codec cannot hold,
+  // memory), when n is more than there are, and when layers hold different numbers; then all rows
+  // stay open. With n = 0 only the last can happen.
+  Status Accept(std::int64_t n);
+  // The last n open rows of every layer go, the others become decode rows: Accept of the others.
+  Status Rollback(std::int64_t n);
 
   // -- attention --------------------------------------------------------------------------------
 
@@ -226,9 +252,10 @@ class Cache {
   // -- saving -----------------------------------------------------------------------------------
 
   // Writes everything that later calls depend on, also of a prompt that is not finished, but the
-  // scores handed in, which are the caller's. `identity`, one line of text, says for which
-  // model, weights and prompt the rows are good; kvsieve only compares it. Room for more rows is
-  // not saved: reserved_bytes may be smaller afterwards. docs/state.md describes the format.
+  // scores handed in, which are the caller's; not while verify rows are open. `identity`, one line
+  // of text, says for which model, weights and prompt the rows are good; kvsieve only compares it.
+  // Room for more rows is not saved: reserved_bytes may be smaller afterwards. docs/state.md
+  // describes the format.
   Status Save(std::string_view identity, ByteSink& sink) const;
 
  private:

@@ -185,8 +185,8 @@ TEST(CacheErrors, PhasesOutOfOrder) {
   };
   ExpectRefused(f.cache, [&] { return append(Phase::kDecode); }, ErrorCode::kState,
                 {"layer 17", "decode", "FinishPrefill"});
-  ExpectRefused(f.cache, [&] { return append(Phase::kVerify); }, ErrorCode::kUnsupported,
-                {"verify"});
+  ExpectRefused(f.cache, [&] { return append(Phase::kVerify); }, ErrorCode::kState,
+                {"layer 17", "verify", "FinishPrefill"});
   ASSERT_TRUE(f.cache.FinishPrefill().ok());
   ExpectRefused(f.cache, [&] { return append(Phase::kPrefill); }, ErrorCode::kState,
                 {"layer 17", "prefill", "FinishPrefill"});

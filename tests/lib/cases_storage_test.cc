@@ -317,9 +317,10 @@ TEST(Cases, U63_EachRowIsEncodedOncePerKvHead) {
       const Prompt more = MakePrompt(layers[0].spec, 5, 9, kRows);
       DecodeAppend append(layers[0], DefaultAllocator(), 0, 0);
       ASSERT_TRUE(append
-                      .Append(more.KeyView(0, 5), more.ValueView(0, 5), more.positions,
-                              NonFinitePolicy::kError)
+                      .Prepare(more.KeyView(0, 5), more.ValueView(0, 5), more.positions,
+                               NonFinitePolicy::kError)
                       .ok());
+      append.Commit();
       EXPECT_EQ(keys->encoded_rows(), (kRows + 5) * kKvHeads);
       EXPECT_EQ(values->encoded_rows(), (kRows + 5) * kKvHeads);
     }
