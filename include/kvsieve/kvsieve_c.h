@@ -144,8 +144,9 @@ KVS_API kvs_result kvs_fork(const kvs_cache* cache, kvs_cache** fork);
 // Back to what kvs_cache_create made.
 KVS_API kvs_result kvs_clear(kvs_cache* cache);
 
-// Before kvs_finish_prefill rows are KVS_PREFILL, afterwards KVS_DECODE.
-enum { KVS_PREFILL = 0, KVS_DECODE = 1 };
+// Before kvs_finish_prefill rows are KVS_PREFILL, afterwards KVS_DECODE, or KVS_VERIFY: a draft's,
+// open until kvs_accept or kvs_rollback.
+enum { KVS_PREFILL = 0, KVS_DECODE = 1, KVS_VERIFY = 2 };
 
 typedef struct kvs_append_args {
   size_t struct_size;
@@ -180,6 +181,20 @@ KVS_API kvs_result kvs_set_external_scores(kvs_cache* cache, int32_t layer, cons
 KVS_API kvs_result kvs_finish_prefill(kvs_cache* cache, int64_t scratch_limit_bytes);
 // Drops what the pipeline's schedule says is due; after the attention of a chunk or step.
 KVS_API kvs_result kvs_evict(kvs_cache* cache, int32_t layer);
+
+// Drafts: append rows in phase KVS_VERIFY, attend, then accept those that the model agrees with.
+// Open rows are seen by all that reads, exact; nothing is encoded or evicted meanwhile, so that
+// taking them back restores every bit. Such a cache is not saved.
+
+// Most verify rows that a layer can hold (64 without this call), with memory for as many.
+KVS_API kvs_result kvs_reserve_speculative(kvs_cache* cache, int64_t n);
+// 1 or 0: whether kvs_rollback(n) will do, of the rows that are open or, where none are, of n rows
+// that are still to be appended.
+KVS_API kvs_result kvs_can_rollback(const kvs_cache* cache, int64_t n, int32_t* can);
+// The first n open rows of every layer become rows of decode, the others go.
+KVS_API kvs_result kvs_accept(kvs_cache* cache, int64_t n);
+// The last n open rows of every layer go, the others become rows of decode.
+KVS_API kvs_result kvs_rollback(kvs_cache* cache, int64_t n);
 
 // -- attention ------------------------------------------------------------------------------------
 

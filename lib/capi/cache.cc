@@ -51,8 +51,11 @@ Result<Phase> ReadPhase(std::int32_t phase) {
       return Phase::kPrefill;
     case KVS_DECODE:
       return Phase::kDecode;
+    case KVS_VERIFY:
+      return Phase::kVerify;
     default:
-      return Status::Invalid(StrCat("args.phase is ", phase, ", not KVS_PREFILL or KVS_DECODE"));
+      return Status::Invalid(
+          StrCat("args.phase is ", phase, ", not KVS_PREFILL, KVS_DECODE or KVS_VERIFY"));
   }
 }
 
@@ -175,4 +178,34 @@ kvs_result kvs_evict(kvs_cache* cache, int32_t layer) {
 kvs_result kvs_trim(kvs_cache* cache, int32_t position, int32_t allow_inexact, int64_t* tokens) {
   return capi::Run("kvs_trim",
                    [&] { return capi::TrimCache(cache, position, allow_inexact, tokens); });
+}
+
+kvs_result kvs_reserve_speculative(kvs_cache* cache, int64_t n) {
+  return capi::Run("kvs_reserve_speculative", [&]() -> Status {
+    KVS_RETURN_IF_ERROR(capi::CheckGiven("cache", cache));
+    return cache->cache.ReserveSpeculative(n);
+  });
+}
+
+kvs_result kvs_can_rollback(const kvs_cache* cache, int64_t n, int32_t* can) {
+  return capi::Run("kvs_can_rollback", [&]() -> Status {
+    KVS_RETURN_IF_ERROR(capi::CheckGiven("cache", cache));
+    KVS_RETURN_IF_ERROR(capi::CheckGiven("can", can));
+    *can = cache->cache.CanRollback(n) ? 1 : 0;
+    return Status::Ok();
+  });
+}
+
+kvs_result kvs_accept(kvs_cache* cache, int64_t n) {
+  return capi::Run("kvs_accept", [&]() -> Status {
+    KVS_RETURN_IF_ERROR(capi::CheckGiven("cache", cache));
+    return cache->cache.Accept(n);
+  });
+}
+
+kvs_result kvs_rollback(kvs_cache* cache, int64_t n) {
+  return capi::Run("kvs_rollback", [&]() -> Status {
+    KVS_RETURN_IF_ERROR(capi::CheckGiven("cache", cache));
+    return cache->cache.Rollback(n);
+  });
 }
