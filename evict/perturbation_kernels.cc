@@ -1,4 +1,4 @@
-// The part of evict/window_kernels.h that only output_perturbation needs.
+// The part of evict/window_kernels.h that looks at values: output_perturbation and waterfill.
 #include <algorithm>
 #include <cstddef>
 
@@ -40,28 +40,64 @@ void AddOutputs(const float* probabilities, int queries, const float* rows, int 
   }
 }
 
-void ReducePerturbation(const float* probabilities, const float* outputs, int queries,
-                        Reduce reduce, const float* panel, int dim, float* distances, float* out) {
-  const FloatTag d;
-  const auto padded = static_cast<std::size_t>(PaddedQueries(queries));
-  const auto stride = static_cast<std::size_t>(ValueStride(dim));
-  std::fill(distances, distances + padded * kBlockRows, 0.0F);
+// |output - v|^2 of every query and row.
+void SquaredDistances(const BlockOutputs& block) {
+  const auto padded = static_cast<std::size_t>(PaddedQueries(block.queries));
+  const auto stride = static_cast<std::size_t>(ValueStride(block.dim));
+  std::fill(block.distances, block.distances + padded * kBlockRows, 0.0F);
   for (std::size_t q = 0; q < padded; q += 4) {
-    AccumulateTile<DistanceStep>({outputs + q * stride, stride}, {panel, kBlockRows},
-                                 static_cast<std::size_t>(dim), distances + q * kBlockRows,
-                                 kBlockRows);
+    AccumulateTile<DistanceStep>({block.outputs + q * stride, stride}, {block.panel, kBlockRows},
+                                 static_cast<std::size_t>(block.dim),
+                                 block.distances + q * kBlockRows, kBlockRows);
   }
-  const auto one = hn::Set(d, 1.0F);
+}
+
+// p / (1 - p)
+HWY_INLINE FloatVec Odds(FloatTag d, FloatVec p) {
+  const auto clamped = hn::Min(p, hn::Set(d, kMaxWeight));
+  return hn::Div(clamped, hn::Sub(hn::Set(d, 1.0F), clamped));
+}
+
+void ReducePerturbation(const BlockOutputs& block, Reduce reduce, float* out) {
+  const FloatTag d;
+  SquaredDistances(block);
   for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
     auto reduced = hn::Zero(d);
-    for (int q = 0; q < queries; ++q) {
+    for (int q = 0; q < block.queries; ++q) {
       const std::size_t at = static_cast<std::size_t>(q) * kBlockRows + j;
-      const auto p = hn::Min(hn::LoadU(d, probabilities + at), hn::Set(d, kMaxWeight));
-      const auto odds = hn::Div(p, hn::Sub(one, p));
-      const auto moved = hn::Mul(odds, hn::Sqrt(hn::LoadU(d, distances + at)));
+      const auto odds = Odds(d, hn::LoadU(d, block.probabilities + at));
+      const auto moved = hn::Mul(odds, hn::Sqrt(hn::LoadU(d, block.distances + at)));
       reduced = reduce == Reduce::kMax ? hn::Max(reduced, moved) : hn::Add(reduced, moved);
     }
     hn::StoreU(reduced, d, out + j);
+  }
+}
+
+void ReduceLosses(const BlockOutputs& block, float* out) {
+  const FloatTag d;
+  SquaredDistances(block);
+  for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
+    auto squares = hn::Zero(d);
+    auto logit = hn::Zero(d);
+    auto drop = hn::Zero(d);
+    for (int q = 0; q < block.queries; ++q) {
+      const std::size_t at = static_cast<std::size_t>(q) * kBlockRows + j;
+      const auto p = hn::LoadU(d, block.probabilities + at);
+      const auto odds = Odds(d, p);
+      const auto distance = hn::LoadU(d, block.distances + at);
+      const auto square = hn::Mul(p, p);
+      squares = hn::Add(squares, square);
+      logit = hn::MulAdd(square, distance, logit);
+      drop = hn::MulAdd(hn::Mul(odds, odds), distance, drop);
+    }
+    auto length = hn::Zero(d);
+    for (int k = 0; k < block.dim; ++k) {
+      const auto v = hn::LoadU(d, block.panel + k * kBlockRows + j);
+      length = hn::MulAdd(v, v, length);
+    }
+    hn::StoreU(logit, d, out + kLogitLoss * kBlockRows + j);
+    hn::StoreU(hn::Mul(squares, length), d, out + kValueLoss * kBlockRows + j);
+    hn::StoreU(drop, d, out + kDropLoss * kBlockRows + j);
   }
 }
 
@@ -90,6 +126,7 @@ namespace kvsieve::evict {
 HWY_EXPORT(Probabilities);
 HWY_EXPORT(AddOutputs);
 HWY_EXPORT(ReducePerturbation);
+HWY_EXPORT(ReduceLosses);
 HWY_EXPORT(LoadRows);
 
 void LoadRows(const RowSource::RowMajor& rows, int dim, int count, float* out) {
@@ -105,10 +142,12 @@ void AddOutputs(const float* probabilities, int queries, const float* rows, int 
   HWY_DYNAMIC_DISPATCH(AddOutputs)(probabilities, queries, rows, dim, row_count, outputs);
 }
 
-void ReducePerturbation(const float* probabilities, const float* outputs, int queries,
-                        Reduce reduce, const float* panel, int dim, float* distances, float* out) {
-  HWY_DYNAMIC_DISPATCH(ReducePerturbation)
-  (probabilities, outputs, queries, reduce, panel, dim, distances, out);
+void ReducePerturbation(const BlockOutputs& block, Reduce reduce, float* out) {
+  HWY_DYNAMIC_DISPATCH(ReducePerturbation)(block, reduce, out);
+}
+
+void ReduceLosses(const BlockOutputs& block, float* out) {
+  HWY_DYNAMIC_DISPATCH(ReduceLosses)(block, out);
 }
 
 }  // namespace kvsieve::evict

@@ -6,6 +6,7 @@
 #include "evict/evictor.h"
 #include "evict/presets.h"
 #include "evict/scorers.h"
+#include "evict/waterfill.h"
 #include "kvsieve/evict.h"
 #include "kvsieve/str_cat.h"
 
@@ -79,6 +80,16 @@ constexpr StageInfo kInfos[] = {
      "all rows are taken to matter alike"},
 };
 
+constexpr StageInfo kPlanners[] = {
+    {kWaterfill, "Gives each row the tier of tiers=[...], or none, that loses least for its bytes.",
+     "least sum over rows of loss + lambda bytes; loss = key e_k + value e_v of a tier, drop of "
+     "none; e = measured |x - x'|^2 / |x|^2 of a tier, of keys from their mean (docs/tiers.md)",
+     "budget=<size>|<factor>x scope=model|layer|kv_head power=0.5 pool=max:15|avg:k|none "
+     "pool_pad=exclude|zero drop_weight=4 window=32 sinks=4",
+     "later queries are taken to need what the last ones do, after pool and power flattened it; "
+     "errors of rows are taken to add up"},
+};
+
 // In the order of kInfos.
 constexpr ScorerFactory kFactories[] = {
     MakeWindowAttention,
@@ -95,9 +106,6 @@ constexpr ScorerFactory kFactories[] = {
     MakeRandom,
 };
 static_assert(std::size(kInfos) == std::size(kFactories));
-
-// Names of the grammar that later versions will know.
-constexpr std::string_view kPlanned[] = {"waterfill"};
 
 // Whether split and select mean something for the scorer.
 Status CheckParts(const SpecCall& call, const Selection& selection, const ScorerParts& parts) {
@@ -130,13 +138,8 @@ Result<ScorerFactory> FindScorer(const SpecCall& call) {
     if (kInfos[i].name == stage) return kFactories[i];
   }
   std::vector<std::string_view> names;
-  for (const StageInfo& info : kInfos) names.push_back(info.name);
-  for (const StageInfo& info : Presets()) names.push_back(info.name);
-  if (std::find(std::begin(kPlanned), std::end(kPlanned), call.name) != std::end(kPlanned)) {
-    std::string available(names[0]);
-    for (std::size_t i = 1; i < names.size(); ++i) available += StrCat(", ", names[i]);
-    return Status::Unsupported(StrCat("column ", call.column, ": evict stage '", call.name,
-                                      "' is not available yet (available: ", available, ")"));
+  for (const auto infos : {EvictorInfos(), PlannerInfos(), Presets()}) {
+    for (const StageInfo& info : infos) names.push_back(info.name);
   }
   return SpecError(call.column,
                    StrCat("unknown evict stage '", call.name, "'", Suggest(call.name, names)));
@@ -146,6 +149,7 @@ Result<ScorerFactory> FindScorer(const SpecCall& call) {
 
 Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& typed) {
   return NoThrow([&]() -> Result<std::shared_ptr<const Evictor>> {
+    if (typed.name == evict::kWaterfill) return evict::MakeWaterfill(typed);
     KVS_ASSIGN_OR_RETURN(const evict::ScorerFactory make, evict::FindScorer(typed));
     KVS_ASSIGN_OR_RETURN(const SpecCall call, evict::CompletePreset(typed));
     ArgReader args(call);
@@ -161,6 +165,7 @@ Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& typed) {
 }
 
 std::span<const StageInfo> EvictorInfos() { return evict::kInfos; }
+std::span<const StageInfo> PlannerInfos() { return evict::kPlanners; }
 std::span<const StageInfo> PresetInfos() { return evict::Presets(); }
 
 }  // namespace kvsieve

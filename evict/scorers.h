@@ -11,9 +11,6 @@
 
 namespace kvsieve::evict {
 
-// Over which heads scores are averaged, after smoothing; they then share one set of rows.
-enum class Scope : std::uint8_t { kKvHead, kLayer, kModel };
-
 struct ScorerParts {
   std::unique_ptr<const Scorer> scorer;
   Scope scope = Scope::kKvHead;

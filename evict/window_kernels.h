@@ -78,10 +78,29 @@ void Probabilities(const float* weights, const float* factors, int count, float*
 void AddOutputs(const float* probabilities, int queries, const float* rows, int dim, int row_count,
                 float* outputs);
 
-// out [kBlockRows]: sum or maximum over queries of p / (1 - p) * |output - v|, v the columns of
-// `panel` [dim, kBlockRows]. `distances` is scratch of the size of `probabilities`.
-void ReducePerturbation(const float* probabilities, const float* outputs, int queries,
-                        Reduce reduce, const float* panel, int dim, float* distances, float* out);
+// What the softmax and the outputs of one head say of one block.
+struct BlockOutputs {
+  const float* probabilities;  // [PaddedQueries(queries), kBlockRows]
+  const float* outputs;        // [PaddedQueries(queries), ValueStride(dim)]
+  int queries;
+  const float* panel;  // v as columns, [dim, kBlockRows]
+  int dim;
+  float* distances;  // scratch of the size of probabilities
+};
+
+// out [kBlockRows]: sum or maximum over queries of p / (1 - p) * |output - v|.
+void ReducePerturbation(const BlockOutputs& block, Reduce reduce, float* out);
+
+// Sums over queries, out [kLossFigures, kBlockRows]. To first order the output moves by
+// p (v - output) times what a row's logit is off, by p times what v is off, and, exactly, by
+// p / (1 - p) (output - v) when the row goes.
+enum LossFigure : std::uint8_t {
+  kLogitLoss,  // p^2 |output - v|^2
+  kValueLoss,  // p^2 |v|^2
+  kDropLoss,   // (p / (1 - p))^2 |output - v|^2
+};
+inline constexpr int kLossFigures = 3;
+void ReduceLosses(const BlockOutputs& block, float* out);
 
 }  // namespace kvsieve::evict
 

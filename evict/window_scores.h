@@ -11,16 +11,10 @@
 
 #include "evict/scorers.h"
 #include "evict/smoothing.h"
-#include "evict/window_kernels.h"
+#include "evict/window_pass.h"
 #include "kvsieve/evict.h"
 
 namespace kvsieve::evict {
-
-// What one window query says of one row; p is the row's softmax weight, o the attention output.
-enum class RowWeight : std::uint8_t {
-  kAttention,           // p
-  kOutputPerturbation,  // p / (1 - p) * |o - v|: how far o moves when the row goes (DropKV)
-};
 
 inline constexpr int kMaxWindow = 65536;
 
@@ -50,19 +44,8 @@ WindowOptions ReadWindowOptions(ArgReader& args, const Selection& selection,
 void ReadReduce(ArgReader& args, std::string_view key, Reduce* reduce);
 std::string_view ReduceName(Reduce reduce);
 
-// Which rows of the observed queries are those of the last `window` positions, clipped to the
-// longest head. Error: names the positions whose queries were not observed.
-Result<std::vector<int>> FindWindowQueries(int window, const Observation& observation);
-
-// Fills raw and smoothed of all heads. q.K in f32, computed once unless scratch->limit_bytes is
-// too small for the logits of one query head; then twice, or three times when values are read.
-// Rows of a protected window: smoothed = raw.
-// Reads K once for as many query heads of a group as the scratch holds logits for: one by default.
-// The result depends on neither scratch nor workers.
-//
-// Error of a weight p against exact arithmetic: relative 4e-6 + (68 + blocks) * 2^-24 + 2 * e,
-// where blocks = rows / 64 and e is the error of a logit, at most (key_dim + 2) * 2^-24 * scale *
-// sum |q_d k_d|. The odds p / (1 - p) carry 1 / (1 - p) times that.
+// Fills raw and smoothed of all heads (evict/window_pass.h). Rows of a protected window:
+// smoothed = raw.
 Status ScoreWindow(const WindowOptions& options, RowWeight weight, const Observation& observation,
                    Parallel& parallel, ScoreScratch* scratch, Scores* scores);
 

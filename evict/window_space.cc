@@ -48,7 +48,7 @@ void CarveSpace(const WindowShape& shape, Carver& carver, WindowSpace* space) {
   space->probabilities = carver.Take(values ? block_weights : 0);
   space->distances = carver.Take(values ? block_weights : 0);
   space->factors = carver.Take(stride);
-  space->reduced = carver.Take(kBlockRows);
+  space->reduced = carver.Take(std::int64_t{shape.figures} * kBlockRows);
   space->visible_rows = carver.Take<std::int32_t>(stride);
   space->visible = carver.Take<std::int32_t>(stride);
   space->heads.resize(static_cast<std::size_t>(shape.heads_at_once));

@@ -15,6 +15,7 @@ struct WindowShape {
   int key_dim = 0;
   int value_dim = 0;  // 0: values are not read
   int group = 0;      // query heads of a KV head
+  int figures = 1;    // per row
   std::int64_t max_rows = 0;
   // Chosen by FitScratch:
   int heads_at_once = 1;  // query heads that share one pass over K
@@ -46,7 +47,7 @@ struct WindowSpace {
   float* probabilities;          // [PaddedQueries, kBlockRows]
   float* distances;              // [PaddedQueries, kBlockRows]
   float* factors;                // [QueryStride]
-  float* reduced;                // [kBlockRows]
+  float* reduced;                // [figures, kBlockRows]
   std::int32_t* visible_rows;    // [QueryStride], of the head
   std::int32_t* visible;         // [QueryStride], of one block
   std::vector<HeadSpace> heads;  // [heads_at_once]

@@ -9,9 +9,15 @@
 namespace kvsieve {
 namespace {
 
-// "k=..., v=... | cold(35%)={k=..., v=...}"
+// "k=..., v=... | cold(35%)={k=..., v=...}" or "tiers=[k=..., v=...; ...]"
 std::string StoresText(const LayerState& layer, const TierRule& rule) {
   std::string text = StoreText(layer.stores.front());
+  if (layer.stores.size() > 1 && rule.cold.empty()) {
+    for (std::size_t t = 1; t < layer.stores.size(); ++t) {
+      text += StrCat("; ", StoreText(layer.stores[t]));
+    }
+    return StrCat("tiers=[", text, "]");
+  }
   for (std::size_t t = 1; t < layer.stores.size(); ++t) {
     text += StrCat(" | cold(", rule.cold[t - 1].ToString(), ")={", StoreText(layer.stores[t]), "}");
   }

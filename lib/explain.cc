@@ -145,7 +145,9 @@ Status DescribeEvictor(const Evictor* evictor, LabelledText* text) {
     text->Line("  approximates", preset->approximates);
   }
   KVS_ASSIGN_OR_RETURN(const SpecCall call, ParseCall(canonical));
-  DescribeStage(call, FindStage(EvictorInfos(), call.name), text);
+  const std::span<const StageInfo> infos =
+      evictor->loss_estimator() == nullptr ? EvictorInfos() : PlannerInfos();
+  DescribeStage(call, FindStage(infos, call.name), text);
   DescribeTerms(call, text);
   text->Line("  keeps", evictor->Explanation());
   const ScorerNeeds needs = evictor->needs();
@@ -200,7 +202,13 @@ Result<std::string> Explain(const Pipeline& pipeline, int key_dim, int value_dim
     text.Heading("spec");
     text.Line("canonical", pipeline.Canonical());
     KVS_RETURN_IF_ERROR(DescribeEvictor(pipeline.evictor(), &text));
+    if (pipeline.plans_tiers()) text.Heading("tier 0: also of decode rows");
     KVS_RETURN_IF_ERROR(DescribeStore(pipeline.main_store(), key_dim, value_dim, &text));
+    for (int tier = 1; pipeline.plans_tiers() && tier < pipeline.tiers(); ++tier) {
+      text.Heading(StrCat("tier ", tier));
+      KVS_RETURN_IF_ERROR(
+          DescribeStore(pipeline.cold_stores()[tier - 1], key_dim, value_dim, &text));
+    }
     const std::vector<ColdRows>& cold = pipeline.tier_rule().cold;
     for (std::size_t i = 0; i < cold.size(); ++i) {
       text.Heading(StrCat("cold ", cold[i].ToString(), ": of the rows that stay the ",

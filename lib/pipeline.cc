@@ -48,9 +48,14 @@ class PipelineBuilder {
  private:
   explicit PipelineBuilder(std::string_view typed) { pipeline_.typed_ = typed; }
 
+  // Whether the evict stage plans the tiers of rows.
+  const LossEstimator* plans() const {
+    return pipeline_.evictor_ == nullptr ? nullptr : pipeline_.evictor_->loss_estimator();
+  }
   Status AddEvictor(const std::optional<SpecCall>& call);
   Status CheckSchedule(const SpecSyntax& syntax) const;
   Status AddMainStore(StoreSpec store);
+  Status AddTiers(const SpecSyntax& syntax);
   Status AddColdStores(const SpecSyntax& syntax);
   Status AddOverrides(std::vector<LayerOverride> overrides);
   Status CheckGroups(const SpecSyntax& syntax) const;
@@ -68,8 +73,12 @@ Result<Pipeline> PipelineBuilder::Build(std::string_view typed, SpecSyntax synta
   PipelineBuilder builder(typed);
   KVS_RETURN_IF_ERROR(builder.AddEvictor(syntax.evict));
   KVS_RETURN_IF_ERROR(builder.CheckSchedule(syntax));
-  KVS_RETURN_IF_ERROR(builder.AddMainStore(std::move(syntax.store)));
-  KVS_RETURN_IF_ERROR(builder.AddColdStores(syntax));
+  if (builder.plans() || !syntax.tiers.empty()) {
+    KVS_RETURN_IF_ERROR(builder.AddTiers(syntax));
+  } else {
+    KVS_RETURN_IF_ERROR(builder.AddMainStore(std::move(syntax.store)));
+    KVS_RETURN_IF_ERROR(builder.AddColdStores(syntax));
+  }
   KVS_RETURN_IF_ERROR(builder.AddOverrides(std::move(syntax.overrides)));
   KVS_RETURN_IF_ERROR(builder.CheckGroups(syntax));
   builder.AddOptions(syntax);
@@ -111,6 +120,26 @@ Status PipelineBuilder::AddMainStore(StoreSpec store) {
   KVS_ASSIGN_OR_RETURN(const std::string text, StoreText(store));
   pipeline_.main_ = std::move(store);
   pipeline_.canonical_ += StrCat(" | ", text);
+  return Status::Ok();
+}
+
+Status PipelineBuilder::AddTiers(const SpecSyntax& syntax) {
+  if (plans() == nullptr) {
+    return SpecError(syntax.tiers_column,
+                     "tiers=[...] needs an evict stage that plans them: waterfill(budget=8x)");
+  }
+  if (syntax.tiers.empty()) {
+    return SpecError(syntax.evict->column,
+                     "waterfill needs the stores to choose from, for example "
+                     "tiers=[kv=turbo4; k=turbo3, v=turbo2]");
+  }
+  for (const StoreSpec& tier : syntax.tiers) {
+    KVS_ASSIGN_OR_RETURN(const std::string text, StoreText(tier));
+    pipeline_.canonical_ += StrCat(&tier == &syntax.tiers.front() ? " | tiers=[" : "; ", text);
+  }
+  pipeline_.canonical_ += "]";
+  pipeline_.main_ = syntax.tiers.front();
+  pipeline_.cold_.assign(syntax.tiers.begin() + 1, syntax.tiers.end());
   return Status::Ok();
 }
 
@@ -166,7 +195,8 @@ Status PipelineBuilder::CheckGroups(const SpecSyntax& syntax) const {
 }
 
 void PipelineBuilder::AddOptions(const SpecSyntax& syntax) {
-  const int default_sinks = wants_exact_sinks_ ? kDefaultExactSinks : 0;
+  int default_sinks = wants_exact_sinks_ ? kDefaultExactSinks : 0;
+  if (plans() != nullptr) default_sinks = plans()->sinks();
   pipeline_.exact_sinks_ = syntax.exact_sinks ? *syntax.exact_sinks : default_sinks;
   const int default_tail = group_rows_ > 1 ? group_rows_ : 0;
   pipeline_.tail_ = syntax.tail ? *syntax.tail : default_tail;

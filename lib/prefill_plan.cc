@@ -8,6 +8,7 @@
 #include "lib/byte_budget.h"
 #include "lib/layer_view.h"
 #include "lib/segments.h"
+#include "lib/tier_plan.h"
 
 namespace kvsieve {
 namespace {
@@ -114,6 +115,7 @@ Result<std::vector<LayerDecision>> PrefillPlan::DecideRanked(
     }
   }
   call.limit_bytes = evictor.byte_budget()->LimitOf(full_bytes);
+  if (pipeline_.plans_tiers()) return PlanTiers(call, parallel_, &scratch);
   return DecideBytes(call, parallel_, &scratch);
 }
 

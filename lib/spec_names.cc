@@ -41,11 +41,6 @@ const StageInfo* FindStage(std::span<const StageInfo> infos, std::string_view na
   return nullptr;
 }
 
-Status NotAvailable(int column, std::string_view what) {
-  return Status::Unsupported(
-      StrCat("column ", column, ": ", what, " is not available in this version"));
-}
-
 std::span<const StageInfo> StoragePresetInfos() { return kStoragePresets; }
 
 std::vector<std::string_view> StoragePresetNames() {
@@ -68,7 +63,8 @@ Status CheckSectionPlace(int column, std::string_view name) {
     return SpecError(column, StrCat(name, " is a whole section: put it behind a '|' of its own"));
   }
   if (FindStage(CodecInfos(), name) != nullptr) return CodecWithoutSide(column, name);
-  if (name == "none" || FindStage(EvictorInfos(), name) != nullptr) {
+  if (name == "none" || FindStage(EvictorInfos(), name) != nullptr ||
+      FindStage(PlannerInfos(), name) != nullptr) {
     return SpecError(column, StrCat("evict stage '", name, "' must come first in the spec"));
   }
   return Status::Ok();

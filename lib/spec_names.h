@@ -16,9 +16,6 @@ namespace kvsieve {
 // nullptr when the registry has no stage of that name.
 const StageInfo* FindStage(std::span<const StageInfo> infos, std::string_view name);
 
-// "column 12: cold(...) is not available in this version", code kUnsupported.
-Status NotAvailable(int column, std::string_view what);
-
 // Whole sections with a name, such as k8v4: those of StoragePresetInfos().
 std::vector<std::string_view> StoragePresetNames();
 bool IsStoragePreset(std::string_view name);

@@ -10,29 +10,19 @@
 #include "kvsieve/str_cat.h"
 #include "lib/spec_call_parser.h"
 #include "lib/spec_cursor.h"
+#include "lib/spec_layer_ranges.h"
 #include "lib/spec_names.h"
 
 namespace kvsieve {
 namespace {
 
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
-constexpr std::int64_t kMaxLayer = 65535;
-constexpr std::size_t kMaxColdTiers = 15;
+constexpr std::size_t kMaxTiers = 16;
 
 constexpr std::string_view kStoreKeys[] = {"k", "v", "kv"};
 
 bool IsStoreKey(std::string_view name) {
   return std::find(std::begin(kStoreKeys), std::end(kStoreKeys), name) != std::end(kStoreKeys);
-}
-
-// True when the ranges share a layer in every model that has both. Ranges that count from
-// different ends are left to Pipeline::CheckLayers, which knows the model.
-bool SurelyOverlap(const LayerRange& a, const LayerRange& b) {
-  const bool from_end = a.first < 0;
-  for (const int bound : {a.last, b.first, b.last}) {
-    if ((bound < 0) != from_end) return false;
-  }
-  return std::max(a.first, b.first) <= std::min(a.last, b.last);
 }
 
 class SpecParser {
@@ -67,11 +57,11 @@ class SpecParser {
   Status Positions(int column);
 
   Status TakeBracedStore(std::string_view option, StoreSpec* store);
+  Status TakeStore(std::string_view option, StoreSpec* store);
+  Status CheckTiers() const;
   Status CheckGivenOnce(std::string_view option, int column);
   Status TakeRows(std::string_view option, std::optional<int>* rows);
   Result<int> TakeChoice(std::string_view option, std::span<const std::string_view> names);
-  Result<LayerRange> TakeLayerRange();
-  Result<int> TakeLayerNumber();
 
   SpecCursor cursor_;
   SpecSyntax spec_;
@@ -104,6 +94,7 @@ Result<SpecSyntax> SpecParser::Parse() {
   while (cursor_.Accept("|")) KVS_RETURN_IF_ERROR(Section());
   if (!cursor_.AtEnd()) return cursor_.Unexpected("'|' or the end of the spec");
 
+  KVS_RETURN_IF_ERROR(CheckTiers());
   const SpecCall f16{"f16", 1, {}};
   if (spec_.store.key.empty()) spec_.store.key = {f16};
   if (spec_.store.value.empty()) spec_.store.value = {f16};
@@ -114,6 +105,20 @@ Result<SpecSyntax> SpecParser::Parse() {
   for (ColdSyntax& cold : spec_.cold) complete(cold.store);
   for (LayerOverride& layers : spec_.overrides) complete(layers.store);
   return std::move(spec_);
+}
+
+// Tiers are all stores there are.
+Status SpecParser::CheckTiers() const {
+  if (spec_.tiers.empty()) return Status::Ok();
+  if (!spec_.store.key.empty() || !spec_.store.value.empty()) {
+    return SpecError(spec_.tiers_column, "tiers=[...] holds all stores: leave k=, v= and kv= out");
+  }
+  if (!spec_.cold.empty()) {
+    return SpecError(spec_.cold_column,
+                     "cold(...) takes rows by rank, tiers=[...] plans them: "
+                     "leave one out");
+  }
+  return Status::Ok();
 }
 
 // Whether the evict stage is left out and a section stands in its place.
@@ -233,7 +238,7 @@ Status SpecParser::Layers(int /*column*/) {
   LayerOverride layers;
   KVS_RETURN_IF_ERROR(cursor_.Expect("(", "after layers"));
   do {
-    KVS_ASSIGN_OR_RETURN(const LayerRange range, TakeLayerRange());
+    KVS_ASSIGN_OR_RETURN(const LayerRange range, TakeLayerRange(cursor_, all_ranges_));
     layers.ranges.push_back(range);
   } while (cursor_.Accept(","));
   KVS_RETURN_IF_ERROR(cursor_.Expect(")", "after the layer ranges"));
@@ -246,15 +251,21 @@ Status SpecParser::Layers(int /*column*/) {
 Status SpecParser::TakeBracedStore(std::string_view option, StoreSpec* store) {
   KVS_RETURN_IF_ERROR(cursor_.Expect("=", StrCat("after ", option)));
   KVS_RETURN_IF_ERROR(cursor_.Expect("{", StrCat("before the store of ", option)));
+  KVS_RETURN_IF_ERROR(TakeStore(StrCat(option, "={...}"), store));
+  return cursor_.Expect("}", StrCat("after the store of ", option));
+}
+
+// "k=chain, v=chain" or "kv=chain".
+Status SpecParser::TakeStore(std::string_view option, StoreSpec* store) {
   do {
     const int column = cursor_.column();
     const std::string_view side = cursor_.TakeName();
     if (!IsStoreKey(side)) {
-      return SpecError(column, StrCat(option, "={...} takes a store: k=, v= or kv="));
+      return SpecError(column, StrCat(option, " takes a store: k=, v= or kv="));
     }
     KVS_RETURN_IF_ERROR(TakeSide(side, column, store));
   } while (cursor_.Accept(","));
-  return cursor_.Expect("}", StrCat("after the store of ", option));
+  return Status::Ok();
 }
 
 Status SpecParser::TakeSchedule(int column) {
@@ -286,8 +297,8 @@ Status SpecParser::NonFinite(int column) {
 
 // "(rows)={store}"
 Status SpecParser::Cold(int column) {
-  if (spec_.cold.size() == kMaxColdTiers) {
-    return SpecError(column, StrCat("more than ", kMaxColdTiers, " cold(...) options"));
+  if (spec_.cold.size() + 1 == kMaxTiers) {
+    return SpecError(column, StrCat("more than ", kMaxTiers - 1, " cold(...) options"));
   }
   if (spec_.cold.empty()) spec_.cold_column = column;
   KVS_RETURN_IF_ERROR(cursor_.Expect("(", "after cold: cold(35%) takes the rows between"));
@@ -301,7 +312,27 @@ Status SpecParser::Cold(int column) {
   return Status::Ok();
 }
 
-Status SpecParser::Tiers(int column) { return NotAvailable(column, "tiers=[...]"); }
+// "=[store; store; ...]"
+Status SpecParser::Tiers(int column) {
+  KVS_RETURN_IF_ERROR(CheckGivenOnce("tiers", column));
+  spec_.tiers_column = column;
+  KVS_RETURN_IF_ERROR(cursor_.Expect("=", "after tiers"));
+  KVS_RETURN_IF_ERROR(cursor_.Expect("[", "before the stores of tiers"));
+  do {
+    const int store_column = cursor_.column();
+    if (spec_.tiers.size() == kMaxTiers) {
+      return SpecError(store_column, StrCat("more than ", kMaxTiers, " tiers"));
+    }
+    StoreSpec store;
+    KVS_RETURN_IF_ERROR(TakeStore("tiers=[...]", &store));
+    if (store.key.empty() || store.value.empty()) {
+      return SpecError(store_column, StrCat("a tier stores both sides: this one has no ",
+                                            store.key.empty() ? "k=" : "v="));
+    }
+    spec_.tiers.push_back(std::move(store));
+  } while (cursor_.Accept(";"));
+  return cursor_.Expect("]", "after the stores of tiers, which ';' parts");
+}
 
 Status SpecParser::Positions(int column) {
   KVS_RETURN_IF_ERROR(cursor_.Expect("=", "after positions"));
@@ -345,41 +376,6 @@ Result<int> SpecParser::TakeChoice(std::string_view option,
   if (found != names.end()) return static_cast<int>(found - names.begin());
   return SpecError(column,
                    StrCat("option ", option, ": unknown value '", word, "'", Suggest(word, names)));
-}
-
-// "a..b"
-Result<LayerRange> SpecParser::TakeLayerRange() {
-  const int column = cursor_.column();
-  LayerRange range;
-  KVS_ASSIGN_OR_RETURN(range.first, TakeLayerNumber());
-  if (!cursor_.Accept("..")) {
-    return cursor_.Unexpected(
-        StrCat("'..' in a layer range, for example ", range.first, "..", range.first));
-  }
-  KVS_ASSIGN_OR_RETURN(range.last, TakeLayerNumber());
-  if ((range.first < 0) == (range.last < 0) && range.first > range.last) {
-    return SpecError(column,
-                     StrCat("layer range ", range.first, "..", range.last, " runs backwards"));
-  }
-  for (const LayerRange& other : all_ranges_) {
-    if (!SurelyOverlap(range, other)) continue;
-    return SpecError(column, StrCat("layer range ", range.first, "..", range.last, " overlaps ",
-                                    other.first, "..", other.last));
-  }
-  all_ranges_.push_back(range);
-  return range;
-}
-
-Result<int> SpecParser::TakeLayerNumber() {
-  const int column = cursor_.column();
-  const std::string_view text = cursor_.TakeInteger();
-  if (text.empty()) return cursor_.Unexpected("a layer number");
-  const Result<std::int64_t> number = ParseInt(text);
-  if (!number.ok() || *number < -kMaxLayer || *number > kMaxLayer) {
-    return SpecError(
-        column, StrCat("layer number ", text, " is outside [-", kMaxLayer, ", ", kMaxLayer, "]"));
-  }
-  return static_cast<int>(*number);
 }
 
 }  // namespace

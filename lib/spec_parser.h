@@ -30,6 +30,8 @@ struct SpecSyntax {
   StoreSpec store;
   std::vector<ColdSyntax> cold;  // from warm to coldest
   int cold_column = 1;           // of the first
+  std::vector<StoreSpec> tiers;  // from finest to coarsest; then `store` is not used
+  int tiers_column = 1;
   std::vector<LayerOverride> overrides;
   std::optional<int> exact_sinks;
   std::optional<int> tail;

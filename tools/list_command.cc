@@ -104,6 +104,7 @@ nlohmann::ordered_json GroupJson(const Group& group) {
 Status RunList(Context&, const ListCommand& command) {
   const Group groups[] = {
       {"evict stages", "evictors", EvictorInfos()},
+      {"evict stages that plan how each row is stored", "planners", PlannerInfos()},
       {"presets: evict stages as other systems have them", "presets", PresetInfos()},
       {"storage presets: whole sections of a spec", "storage_presets", StoragePresetInfos()},
       {"codecs", "codecs", CodecInfos()},

@@ -57,6 +57,10 @@ struct Scores {
   std::vector<float> smoothed;           // after smoothing; what ranks first
 };
 
+// Heads that are treated as one: those of scorers share one set of rows, after their scores were
+// averaged; those of a plan in bytes share its budget.
+enum class Scope : std::uint8_t { kKvHead, kLayer, kModel };
+
 // What a scorer reads beside the keys.
 struct ScorerNeeds {
   int window_queries = 0;        // rows of true queries that must have been observed; 0 = none
@@ -87,6 +91,32 @@ class Scorer {
   // Errors: kInvalidArgument when the observation lacks what needs() states.
   virtual Status Score(const Observation& observation, Parallel& parallel, ScoreScratch* scratch,
                        Scores* scores) const = 0;
+};
+
+// What the output of each KV head loses when rows are stored less well, in CSR form as Scores:
+// the expected square of its error over the expected square of the output, per unit of
+//   key    |k - k'|^2 / |k - mean k|^2
+//   value  |v - v'|^2 / |v|^2
+// and for a row that is not stored at all. Finite, not negative.
+struct RowLosses {
+  std::vector<std::int64_t> head_begin;  // [kv_heads + 1]
+  std::vector<float> key;
+  std::vector<float> value;
+  std::vector<float> drop;
+};
+
+// An evict stage that chooses no rows but tells what each is worth: whoever owns the stores gives
+// every row a tier, or none (a plan in bytes).
+class LossEstimator {
+ public:
+  virtual ~LossEstimator() = default;
+  virtual Status Estimate(const Observation& observation, Parallel& parallel, ScoreScratch* scratch,
+                          RowLosses* losses) const = 0;
+  virtual Scope scope() const = 0;
+  // First tokens of the sequence, whose rows stay exact.
+  virtual int sinks() const = 0;
+  // Last rows of the prompt, which always stay, in a tier that is fine enough.
+  virtual int window() const = 0;
 };
 
 // How the budget came to be met, for reports.
@@ -200,6 +230,9 @@ class Evictor {
 
   // Null when the budget is in rows.
   virtual const ByteBudget* byte_budget() const = 0;
+  // Null when the stage ranks rows. Otherwise its budget is in bytes, and Foresee, Rank and Decide
+  // are errors.
+  virtual const LossEstimator* loss_estimator() const { return nullptr; }
   // What Decide, or a Ranking, will keep of a prompt: a number where it does not depend on scores,
   // bounds where it does. Takes 4 bytes a token.
   virtual Result<Forecast> Foresee(const ForecastCall& call) const = 0;
@@ -226,8 +259,10 @@ class Evictor {
 // Builds an evictor from its call. Unknown names suggest the nearest one.
 Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call);
 
-// What `kvsieve list` and `kvsieve explain` say of each evict stage.
+// What `kvsieve list` and `kvsieve explain` say of each evict stage: those that rank rows, and those
+// that plan (Evictor::loss_estimator).
 std::span<const StageInfo> EvictorInfos();
+std::span<const StageInfo> PlannerInfos();
 
 // Other systems' eviction under its own name: evict stages with other defaults.
 std::span<const StageInfo> PresetInfos();

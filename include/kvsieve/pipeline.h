@@ -68,8 +68,11 @@ class Pipeline {
   // Which rows that stay go to colder stores; empty without them.
   const TierRule& tier_rule() const { return tier_rule_; }
 
+  // Whether a plan gives rows their tiers (evictor()->loss_estimator()).
+  bool plans_tiers() const { return evictor_ != nullptr && evictor_->loss_estimator() != nullptr; }
+
   const StoreSpec& main_store() const { return main_; }
-  // Of tiers 1, 2, ...
+  // Of tiers 1, 2, ..., by rank (tier_rule) or by plan (tiers=[...]).
   std::span<const StoreSpec> cold_stores() const { return cold_; }
   std::span<const LayerOverride> layer_overrides() const { return overrides_; }
 

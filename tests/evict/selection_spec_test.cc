@@ -185,16 +185,6 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
   }
 }
 
-TEST(EvictSpec, WhatComesLaterIsNamedAsSuch) {
-  for (const BadSpec& later : std::initializer_list<BadSpec>{
-           {"waterfill(budget=8x)", "column 1: evict stage 'waterfill' is not available yet"},
-       }) {
-    const Error error = ErrorOf(later.spec);
-    EXPECT_EQ(error.code, ErrorCode::kUnsupported) << later.spec << ": " << error.message;
-    EXPECT_EQ(error.message.find(later.message), 0U) << error.message;
-  }
-}
-
 TEST(EvictSpec, StagesThatCannotWorkTogetherSayWhy) {
   for (const BadSpec& bad : std::initializer_list<BadSpec>{
            {"snapkv(budget=25%,scope=layer,split=adaptive)",

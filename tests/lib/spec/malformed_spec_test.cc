@@ -215,10 +215,29 @@ TEST(MalformedSpec, ColdStoresNeedRowsAStoreAndARanking) {
   for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
 }
 
+TEST(MalformedSpec, TiersAndThePlanThatNeedsThemComeTogether) {
+  const Case cases[] = {
+      {"none | tiers=[kv=int8; kv=int4]", 8, {"waterfill"}},
+      {"recency(budget=9) | tiers=[kv=int8]", 21, {"waterfill"}},
+      {"waterfill(budget=8x)", 1, {"tiers=["}},
+      {"waterfill(budget=8x) | kv=int8", 1, {"tiers=["}},
+      {"waterfill(budget=25%) | tiers=[kv=int8]", 18, {"option budget", "8x"}},
+      {"waterfill | tiers=[kv=int8]", 1, {"option budget", "8x"}},
+      {"waterfill(budget=8x,recent=4) | tiers=[kv=int8]", 21, {"recent"}},
+      {"waterfill(budget=8x) | kv=f16 | tiers=[kv=int8]", 33, {"holds all stores"}},
+      {"waterfill(budget=8x) | tiers=[kv=int8] | cold(3)={kv=int4}", 42, {"cold(...)", "leave"}},
+      {"waterfill(budget=8x) | tiers=[k=int8]", 31, {"no v="}},
+      {"waterfill(budget=8x) | tiers=[kv=int8; tail=3]", 40, {"takes a store"}},
+      {"waterfill(budget=8x) | tiers=kv=int8", 30, {"'['"}},
+      {"waterfill(budget=8x) | tiers=[kv=int8, kv=int4]", 40, {"twice"}},
+      {"waterfill(budget=8x) | tiers=[kv=int8 | tail=3", 39, {"';'"}},
+      {"waterfill(budget=8x) | tiers=[kv=int8] | schedule=every(8)", 42, {"at once"}},
+  };
+  for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
+}
+
 TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
   const Case cases[] = {
-      {"none | tiers=[kv=int8; kv=int4]", 8, {"tiers=[...] is not available"}},
-      {"waterfill(budget=8x)", 1, {"waterfill", "not available"}},
       {"none | positions=renumber",
        8,
        {"positions=renumber is not supported", "original rotation"}},

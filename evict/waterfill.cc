@@ -1,0 +1,240 @@
+// waterfill: what every row is worth, for a plan that gives bytes to the rows that need them most
+// (reverse water-filling; Cover and Thomas, Elements of Information Theory, 10.3.3).
+//
+// Over the window's queries q of all heads of a group, p the softmax weight of row j and o the
+// output,
+//   key   = F(mean(p^2 |v - o|^2) / mean|o|^2) |k - mean k|^2 mean|q|^2 scale^2 / key_dim
+//   value = F(mean(p^2) |v|^2 / mean|o|^2)
+//   drop  = drop_weight F(mean((p / (1 - p))^2 |v - o|^2) / mean|o|^2)
+// An error of k that has no direction moves the logit by scale |q| |k - k'| / sqrt(key_dim) on
+// average, and the output by p |v - o| times that. F pools over neighbours and raises to `power`:
+// it flattens what the last queries say, for queries still to come.
+#include "evict/waterfill.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "evict/check_observation.h"
+#include "evict/head_pass.h"
+#include "evict/row_blocks.h"
+#include "evict/row_kernels.h"
+#include "evict/selection.h"
+#include "evict/smoothing.h"
+#include "evict/window_scores.h"
+#include "kvsieve/str_cat.h"
+
+namespace kvsieve::evict {
+namespace {
+
+// Losses stay below, also where rows are so large that their squares pass f32.
+constexpr float kMostLoss = 1e30F;
+
+struct WaterfillOptions {
+  Budget budget;
+  Scope scope = Scope::kModel;
+  double power = 0.5;
+  Pool pool{.kind = PoolKind::kMax, .width = 15};
+  double drop_weight = 4;
+  int window = 32;
+  int sinks = 4;
+};
+
+class Waterfill final : public Evictor, public LossEstimator {
+ public:
+  explicit Waterfill(const WaterfillOptions& options) : options_(options) {}
+
+  std::string Canonical() const override {
+    return StrCat(kWaterfill, "(budget=", options_.budget.ToString(),
+                  ",scope=", ScopeName(options_.scope), ",power=", RealText(options_.power), ",",
+                  options_.pool.Canonical(), ",drop_weight=", RealText(options_.drop_weight),
+                  ",window=", options_.window, ",sinks=", options_.sinks, ")");
+  }
+  std::string_view preset() const override { return {}; }
+  ScorerNeeds needs() const override { return {.window_queries = options_.window, .values = true}; }
+  std::string Explanation() const override {
+    return StrCat("gives every row the tier, or none, that loses least for its bytes; ",
+                  options_.budget.Explanation());
+  }
+  bool budget_is_cap() const override { return false; }
+  std::int64_t block_rows() const override { return 1; }
+  Status CheckRepeatable() const override {
+    return Status::Invalid("waterfill plans the whole prompt at once");
+  }
+  const ByteBudget* byte_budget() const override { return &options_.budget.bytes; }
+  const LossEstimator* loss_estimator() const override { return this; }
+
+  Result<Forecast> Foresee(const ForecastCall&) const override {
+    return Status::Unsupported("which rows waterfill keeps depends on their losses");
+  }
+  Result<std::unique_ptr<const Ranking>> Rank(std::span<const Observation>, const TierRule&,
+                                              Parallel&, ScoreScratch*) const override {
+    return PlansOnly();
+  }
+  using Evictor::Decide;
+  Result<std::vector<LayerDecision>> Decide(std::span<const Observation>, const TierRule&,
+                                            Parallel&, ScoreScratch*) const override {
+    return PlansOnly();
+  }
+
+  Status Estimate(const Observation& observation, Parallel& parallel, ScoreScratch* scratch,
+                  RowLosses* losses) const override;
+  Scope scope() const override { return options_.scope; }
+  int sinks() const override { return options_.sinks; }
+  int window() const override { return options_.window; }
+
+ private:
+  static Status PlansOnly() {
+    return Status::Invalid("waterfill ranks no rows: it tells what they are worth");
+  }
+  void Flatten(float unit, double weight, std::span<float> losses, std::vector<float>& raw) const;
+
+  WaterfillOptions options_;
+};
+
+// |k - mean k|^2 of every row, the mean over rows from `first` on.
+// A worker's memory: one panel, three values per row of a block and two per dim.
+class KeySpread {
+ public:
+  KeySpread(const RowSource& keys, RowIndex first) : keys_(keys), first_(first) {
+    const auto dim = static_cast<std::size_t>(keys.dim());
+    space_.resize(static_cast<std::size_t>(PanelSpace::Floats(keys.dim())) + 3 * kBlockRows +
+                  2 * dim);
+    weights_ = space_.data() + PanelSpace::Floats(keys.dim());
+    norms_ = weights_ + kBlockRows;
+    dots_ = norms_ + kBlockRows;
+    sum_ = dots_ + kBlockRows;
+    mean_ = sum_ + dim;
+    LearnMean();
+  }
+
+  // Multiplies values[row] by factor |k - mean k|^2.
+  void Scale(double factor, std::span<float> values) {
+    PanelSpace panel(space_.data(), keys_.dim());
+    ForEachBlock(0, keys_.rows(), [&](RowIndex row, int count) {
+      const float* columns = panel.Load(keys_, row, count);
+      ColumnNorms(columns, keys_.dim(), norms_);
+      ColumnDots(columns, keys_.dim(), mean_, dots_);
+      for (int i = 0; i < count; ++i) {
+        const float square = norms_[i] * norms_[i] - 2 * dots_[i] + mean_square_;
+        const double scaled = values[row + i] * factor * std::max(0.0F, square);
+        values[row + i] = scaled < kMostLoss ? static_cast<float>(scaled) : kMostLoss;
+      }
+    });
+  }
+
+ private:
+  void LearnMean() {
+    const auto dim = static_cast<std::size_t>(keys_.dim());
+    PanelSpace panel(space_.data(), keys_.dim());
+    std::vector<double> total(dim);
+    ForEachBlock(first_, keys_.rows(), [&](RowIndex row, int count) {
+      std::fill_n(weights_, kBlockRows, 0.0F);
+      std::fill_n(weights_, count, 1.0F);
+      WeightedRowSum(panel.Load(keys_, row, count), keys_.dim(), weights_, sum_);
+      for (std::size_t d = 0; d < dim; ++d) total[d] += sum_[d];
+    });
+    const auto rows = static_cast<double>(std::max<std::int64_t>(1, keys_.rows() - first_));
+    double square = 0;
+    for (std::size_t d = 0; d < dim; ++d) {
+      mean_[d] = static_cast<float>(total[d] / rows);
+      square += static_cast<double>(mean_[d]) * mean_[d];
+    }
+    mean_square_ = static_cast<float>(square);
+  }
+
+  const RowSource& keys_;
+  const RowIndex first_;
+  std::vector<float> space_;
+  float* weights_;  // [kBlockRows]
+  float* norms_;    // [kBlockRows]
+  float* dots_;     // [kBlockRows]
+  float* sum_;      // [dim]
+  float* mean_;     // [dim]
+  float mean_square_ = 0;
+};
+
+// losses = weight * pool(unit * losses) ^ power.
+void Waterfill::Flatten(float unit, double weight, std::span<float> losses,
+                        std::vector<float>& raw) const {
+  raw.resize(losses.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const float loss = losses[i] * unit;
+    raw[i] = loss < kMostLoss ? loss : kMostLoss;  // also in place of NaN
+  }
+  SmoothRows(options_.pool, options_.window, raw, losses);
+  for (float& loss : losses) {
+    const double flat = weight * std::pow(static_cast<double>(loss), options_.power);
+    loss = std::min(static_cast<float>(flat), kMostLoss);
+  }
+}
+
+Status Waterfill::Estimate(const Observation& observation, Parallel& parallel,
+                           ScoreScratch* scratch, RowLosses* losses) const {
+  KVS_RETURN_IF_ERROR(CheckObservation(observation, true));
+  losses->head_begin.assign(1, 0);
+  for (const HeadObservation& head : observation.heads) {
+    losses->head_begin.push_back(losses->head_begin.back() + std::ssize(head.positions));
+  }
+  const auto total = static_cast<std::size_t>(losses->head_begin.back());
+  for (std::vector<float>* loss : {&losses->key, &losses->value, &losses->drop}) {
+    loss->assign(total, 0.0F);
+  }
+  WindowPass pass{.observation = observation,
+                  .weight = RowWeight::kLosses,
+                  .window = options_.window,
+                  .head_begin = losses->head_begin};
+  pass.figures[kLogitLoss] = losses->key.data();
+  pass.figures[kValueLoss] = losses->value.data();
+  pass.figures[kDropLoss] = losses->drop.data();
+  KVS_ASSIGN_OR_RETURN(const std::vector<WindowSums> sums, RunWindow(pass, parallel, scratch));
+
+  ParallelFor(parallel, observation.layer.kv_heads, [&](std::int64_t h, int) {
+    const HeadObservation& head = observation.heads[h];
+    if (head.positions.empty()) return;
+    const auto begin = static_cast<std::size_t>(losses->head_begin[h]);
+    const auto of_head = [&](std::vector<float>& loss) {
+      return std::span(loss).subspan(begin, head.positions.size());
+    };
+    const auto first =
+        std::lower_bound(head.positions.begin(), head.positions.end(), observation.exact_before) -
+        head.positions.begin();
+    // Sums over sums: both are over the same queries.
+    const auto unit = static_cast<float>(1 / std::max(sums[h].output_square, 1e-30));
+    std::vector<float> raw;
+    Flatten(unit, 1, of_head(losses->key), raw);
+    Flatten(unit, 1, of_head(losses->value), raw);
+    Flatten(unit, options_.drop_weight, of_head(losses->drop), raw);
+    const double query_square = sums[h].query_square / sums[h].count();
+    KeySpread(*head.keys, first)
+        .Scale(query_square / observation.layer.key_dim, of_head(losses->key));
+  });
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Evictor>> MakeWaterfill(const SpecCall& call) {
+  WaterfillOptions options;
+  ArgReader args(call);
+  ReadBudget(args, &options.budget);
+  ReadScope(args, &options.scope);
+  args.Real("power", &options.power, 0, 2);
+  ReadPool(args, &options.pool);
+  args.Real("drop_weight", &options.drop_weight, 0, 1e6);
+  args.Int("window", &options.window, 1, kMaxWindow);
+  args.Int("sinks", &options.sinks, 0, kMaxRows);
+  KVS_RETURN_IF_ERROR(args.Finish());
+  if (options.budget.kind != BudgetKind::kBytes) {
+    const SpecArg* budget = args.Raw("budget");
+    return SpecError(
+        budget == nullptr ? call.column : budget->value_column,
+        "option budget: waterfill shares out bytes: 64MiB, or 8x for an eighth of f16");
+  }
+  return std::shared_ptr<const Evictor>(std::make_shared<Waterfill>(options));
+}
+
+}  // namespace kvsieve::evict

@@ -1,0 +1,209 @@
+#include "lib/planned_head.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "lib/tier_errors.h"
+
+namespace kvsieve {
+namespace {
+
+// Codes of a window row have as many bits an element, or more.
+constexpr std::int64_t kWindowBits = 4;
+
+// A row's bytes in full groups.
+std::int64_t RowBytesIn(const LayerStore& store) {
+  std::int64_t bytes = 0;
+  for (const Side side : store.sides()) {
+    const RowBytes row = store.chain(side).codec().row_bytes();
+    bytes += row.codes + row.scales;
+  }
+  return bytes;
+}
+
+bool HasWindowBits(const LayerStore& store) {
+  const auto sides = store.sides();
+  return std::all_of(sides.begin(), sides.end(), [&](Side side) {
+    const Chain& chain = store.chain(side);
+    return chain.codec().row_bytes().codes * 8 >= kWindowBits * chain.dim();
+  });
+}
+
+std::int64_t ExactBytes(const RowShape& shape, const PositionSpan& rows) {
+  return ExactRows::BytesOf(shape, rows.rows, PositionList::BytesFor(rows)).kept_bytes();
+}
+
+}  // namespace
+
+PlannedHead::PlannedHead(const LayerState& layer, const HeadObservation& head,
+                         const PlanLimits& limits)
+    : layer_(layer), head_(head), limits_(limits) {
+  const std::span<const TokenPos> positions = head.positions;
+  const auto rows = std::ssize(positions);
+  begin_ = static_cast<RowIndex>(
+      std::lower_bound(positions.begin(), positions.end(), layer.sinks_end) - positions.begin());
+  end_ = static_cast<RowIndex>(std::max<std::int64_t>(begin_, rows - limits.tail));
+  const auto span = [&](RowIndex first, std::int64_t last) -> PositionSpan {
+    if (first == last) return {};
+    return {last - first, positions[first], positions[last - 1]};
+  };
+  exact_bytes_ =
+      ExactBytes(layer.shape, span(0, begin_)) + ExactBytes(layer.shape, span(end_, rows));
+}
+
+// Tiers by their bytes; one that takes as many as another is never better for all rows, and left
+// out.
+Status PlannedHead::BuildLadder() {
+  std::vector<int> tiers(layer_.stores.size());
+  std::iota(tiers.begin(), tiers.end(), 0);
+  std::stable_sort(tiers.begin(), tiers.end(), [&](int a, int b) {
+    return RowBytesIn(layer_.stores[a]) < RowBytesIn(layer_.stores[b]);
+  });
+  tier_of_ = {-1};
+  for (const int tier : tiers) {
+    const LayerStore& store = layer_.stores[tier];
+    const auto bytes = static_cast<float>(RowBytesIn(store));
+    if (bytes == ladder_.bytes[ladder_.rungs]) continue;
+    KVS_ASSIGN_OR_RETURN(const TierErrors errors, MeasureErrors(store, head_, begin_, end_));
+    const int rung = ++ladder_.rungs;
+    tier_of_.push_back(tier);
+    ladder_.bytes[rung] = bytes;
+    ladder_.key_errors[rung] = errors.key;
+    ladder_.value_errors[rung] = errors.value;
+  }
+  return Status::Ok();
+}
+
+Status PlannedHead::Prepare(const RowLossSpans& losses) {
+  KVS_RETURN_IF_ERROR(BuildLadder());
+  const auto planned = static_cast<std::size_t>(end_ - begin_);
+  const auto of_planned = [&](std::span<const float> loss) {
+    return loss.subspan(begin_, planned);
+  };
+  steps_.resize(static_cast<std::size_t>(ladder_.rungs) * planned);
+  FindSteps(ladder_, {of_planned(losses.key), of_planned(losses.value), of_planned(losses.drop)},
+            steps_.data());
+  ForceSteps();
+  if (planned > 0) {
+    const TokenPos first = head_.positions[begin_];
+    const TokenPos last = head_.positions[end_ - 1];
+    const auto most_rows = static_cast<std::int64_t>(planned);
+    most_position_bytes_ =
+        ladder_.rungs * PositionList::MostBytesFor(most_rows, std::int64_t{last} - first + 1).live;
+  }
+  rungs_.resize(planned);
+  RaiseTo(kForcedStep);
+  return Status::Ok();
+}
+
+// The lowest rung that is fine enough for the window.
+int PlannedHead::FineRung() const {
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) {
+    if (HasWindowBits(layer_.stores[tier_of_[rung]])) return rung;
+  }
+  return ladder_.rungs;
+}
+
+void PlannedHead::ForceSteps() {
+  const auto planned = static_cast<std::size_t>(end_ - begin_);
+  const auto force = [&](RowIndex first, RowIndex last, int rungs) {
+    for (int rung = 1; rung <= rungs; ++rung) {
+      float* steps = steps_.data() + static_cast<std::size_t>(rung - 1) * planned;
+      std::fill(steps + (std::max(first, begin_) - begin_),
+                steps + (std::max(last, begin_) - begin_), kForcedStep);
+    }
+  };
+  const auto rows = static_cast<std::int64_t>(head_.positions.size());
+  const auto within = [&](std::int64_t row) {
+    return static_cast<RowIndex>(std::clamp<std::int64_t>(row, begin_, end_));
+  };
+  force(within(0), within(limits_.sinks), ladder_.rungs);
+  force(within(rows - limits_.window), end_, FineRung());
+}
+
+std::span<const float> PlannedHead::StepsTo(int rung) const {
+  const auto planned = static_cast<std::size_t>(end_ - begin_);
+  return std::span(steps_).subspan(static_cast<std::size_t>(rung - 1) * planned, planned);
+}
+
+PlannedHead::RungRows PlannedHead::RowsAt(float price) const {
+  RungRows rows(static_cast<std::size_t>(ladder_.rungs) + 1);
+  std::int64_t below = end_ - begin_;  // rows on this rung or higher
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) {
+    const std::int64_t here = CountAtLeast(StepsTo(rung), price);
+    rows[rung - 1] = below - here;
+    below = here;
+  }
+  rows[ladder_.rungs] = below;
+  return rows;
+}
+
+// With one tier, rows that do not fill a group of its codecs are exact (CutSegments).
+std::int64_t PlannedHead::RowBytesOf(std::span<const std::int64_t> rows) const {
+  std::int64_t bytes = exact_bytes_;
+  const std::int64_t unsealed = rows[ladder_.rungs] % layer_.prompt_group_rows();
+  if (unsealed > 0) {
+    const PositionSpan anywhere{unsealed, head_.positions[begin_], head_.positions.back()};
+    bytes += ExactBytes(layer_.shape, anywhere);
+  }
+  // Tiers off the ladder have statistics too.
+  std::vector<std::int64_t> in_tiers(layer_.stores.size());
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) in_tiers[tier_of_[rung]] = rows[rung];
+  in_tiers[tier_of_[ladder_.rungs]] -= unsealed;
+  for (std::size_t tier = 0; tier < in_tiers.size(); ++tier) {
+    bytes += Tier::BytesOf(layer_.stores[tier], in_tiers[tier], {}).kept_bytes();
+  }
+  return bytes;
+}
+
+std::int64_t PlannedHead::MostBytesOf(std::span<const std::int64_t> rows) const {
+  return RowBytesOf(rows) + most_position_bytes_;
+}
+
+std::int64_t PlannedHead::BytesOf(std::span<const std::int64_t> rows) const {
+  std::int64_t bytes = RowBytesOf(rows);
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) {
+    if (rows[rung] == 0) continue;
+    bytes +=
+        PositionList::BytesFor({rows[rung], head_.positions[begin_], head_.positions[end_ - 1]})
+            .live;
+  }
+  return bytes;
+}
+
+void PlannedHead::RaiseTo(float price) {
+  std::fill(rungs_.begin(), rungs_.end(), std::uint8_t{0});
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) {
+    const std::span<const float> steps = StepsTo(rung);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i] >= price) rungs_[i] = static_cast<std::uint8_t>(rung);
+    }
+  }
+  on_rungs_ = RowsAt(price);
+}
+
+void PlannedHead::RaiseAll() {
+  std::fill(rungs_.begin(), rungs_.end(), static_cast<std::uint8_t>(ladder_.rungs));
+  on_rungs_.assign(static_cast<std::size_t>(ladder_.rungs) + 1, 0);
+  on_rungs_[ladder_.rungs] = end_ - begin_;
+}
+
+void PlannedHead::Move(RowIndex row, int rung) {
+  std::uint8_t& at = rungs_[row - begin_];
+  --on_rungs_[at];
+  at = static_cast<std::uint8_t>(rung);
+  ++on_rungs_[at];
+}
+
+void PlannedHead::AppendKept(std::vector<TokenPos>* positions,
+                             std::vector<std::uint8_t>* tiers) const {
+  const auto rows = static_cast<RowIndex>(head_.positions.size());
+  for (RowIndex row = 0; row < rows; ++row) {
+    const bool exact = row < begin_ || row >= end_;
+    if (!exact && rung(row) == 0) continue;
+    positions->push_back(head_.positions[row]);
+    tiers->push_back(exact ? std::uint8_t{0} : static_cast<std::uint8_t>(tier_of_[rung(row)]));
+  }
+}
+
+}  // namespace kvsieve

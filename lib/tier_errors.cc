@@ -1,0 +1,101 @@
+#include "lib/tier_errors.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kvsieve/encode_rows.h"
+
+namespace kvsieve {
+namespace {
+
+// More is no error but nonsense: a codec that was given rows it cannot hold.
+constexpr double kMostError = 1e6;
+
+// f32 [rows, dim], some rows of a source.
+struct Sample {
+  std::int64_t rows = 0;
+  int dim = 0;
+  std::vector<float> elements;
+
+  HeadsView view() const { return HeadsView::HeadMajor(elements.data(), 1, rows, dim); }
+};
+
+Sample TakeSample(const RowSource& source, RowIndex first, RowIndex end, int run) {
+  Sample sample;
+  sample.dim = source.dim();
+  const std::int64_t all = end - first;
+  const std::int64_t wanted = std::min<std::int64_t>(all, kBlockRows);
+  sample.elements.resize(static_cast<std::size_t>(wanted * sample.dim));
+  const std::int64_t runs = (wanted + run - 1) / run;
+  for (std::int64_t i = 0; i < runs; ++i) {
+    const auto count = static_cast<int>(std::min<std::int64_t>(run, wanted - sample.rows));
+    const RowIndex begin = first + (all - count) * i / std::max<std::int64_t>(1, runs - 1);
+    source.ReadRows(begin, count, sample.elements.data() + sample.rows * sample.dim);
+    sample.rows += count;
+  }
+  return sample;
+}
+
+// Of all rows their distance from `center`.
+double SquareAround(const Sample& sample, std::span<const double> center) {
+  double square = 0;
+  for (std::size_t i = 0; i < sample.elements.size(); ++i) {
+    const double off = sample.elements[i] - center[i % center.size()];
+    square += off * off;
+  }
+  return square;
+}
+
+std::vector<double> MeanOf(const Sample& sample) {
+  std::vector<double> mean(static_cast<std::size_t>(sample.dim));
+  for (std::size_t i = 0; i < sample.elements.size(); ++i) {
+    mean[i % mean.size()] += sample.elements[i] / static_cast<double>(sample.rows);
+  }
+  return mean;
+}
+
+Result<std::vector<float>> StoreAndRead(const Chain& chain, const Sample& sample) {
+  KVS_ASSIGN_OR_RETURN(const EncodedRowsSize size, EncodedSize(chain, sample.rows));
+  std::vector<float> stats(static_cast<std::size_t>(size.stats_floats));
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size.bytes));
+  KVS_ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t saturated,
+                       EncodeRowsTo(chain, sample.view(), stats, bytes));
+  std::vector<float> stored(sample.elements.size());
+  KVS_RETURN_IF_ERROR(DecodeRowsFrom(chain, sample.rows, stats, bytes, stored));
+  return stored;
+}
+
+float ErrorOf(const Sample& sample, std::span<const float> stored, std::int64_t stored_dim,
+              double square) {
+  double error = 0;
+  for (std::int64_t r = 0; r < sample.rows; ++r) {
+    for (int d = 0; d < sample.dim; ++d) {
+      const double off = sample.elements[r * sample.dim + d] - stored[r * stored_dim + d];
+      error += off * off;
+    }
+  }
+  return static_cast<float>(square > 0 ? std::min(error / square, kMostError) : 0);
+}
+
+}  // namespace
+
+Result<TierErrors> MeasureErrors(const LayerStore& store, const HeadObservation& head,
+                                 RowIndex first, RowIndex end) {
+  TierErrors errors;
+  if (first >= end) return errors;
+  const Sample keys = TakeSample(*head.keys, first, end, store.group_rows());
+  const Sample values = TakeSample(*head.values, first, end, store.group_rows());
+  KVS_ASSIGN_OR_RETURN(std::vector<float> stored, StoreAndRead(*store.key, keys));
+  errors.key = ErrorOf(keys, stored, keys.dim, SquareAround(keys, MeanOf(keys)));
+  if (store.value != nullptr) {
+    KVS_ASSIGN_OR_RETURN(stored, StoreAndRead(*store.value, values));
+  }
+  const std::vector<double> origin(static_cast<std::size_t>(values.dim));
+  const int stored_dim = store.value != nullptr ? values.dim : keys.dim;
+  errors.value = ErrorOf(values, stored, stored_dim, SquareAround(values, origin));
+  return errors;
+}
+
+}  // namespace kvsieve
