@@ -20,7 +20,7 @@ import sys
 import tempfile
 from typing import NamedTuple
 
-NOT_RUN = {"git", "cd", "cmake", "g++", "pkg-config"}
+NOT_RUN = {"git", "cd", "cmake", "g++", "cc", "pkg-config"}
 SOURCES = ["include", "lib", "quant", "evict", "tests", "bench", "tools", "examples"]
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
