@@ -24,6 +24,7 @@ struct AttendJob {
   RowShape shape;
   HeadsView queries;                          // [query_heads, n, key_dim]
   std::span<const TokenPos> query_positions;  // [n]
+  std::span<const float> sink_logits;         // [query_heads] or empty
   std::span<const HeadStore> heads;           // [kv_heads]
   const VerifyRows* verify = nullptr;         // behind the rows of heads, if any
   const Staging* staging = nullptr;           // instead of heads, before the prompt is finished

@@ -54,6 +54,22 @@ AttendSums MergeRanges(const AttendJob& job, AttendMemory& memory, std::int64_t 
   return total;
 }
 
+// What a query head's rows and sink logit come to: out is the sums' out times `share`.
+struct Total {
+  float share = 0;
+  float lse = 0;
+};
+Total Finish(float max, float sum, float sink) {
+  if (sink > -std::numeric_limits<float>::infinity()) {
+    const float top = std::max(max, sink);
+    const float keep = std::exp(max - top);
+    sum = sum * keep + std::exp(sink - top);
+    return {keep / sum, top + std::log(sum)};
+  }
+  if (sum == 0) return {0, -std::numeric_limits<float>::infinity()};
+  return {1.0F / sum, max + std::log(sum)};
+}
+
 // The result of one query and KV head.
 void Write(const AttendJob& job, int head, std::int64_t i, const AttendSums& sums, float* out,
            float* lse) {
@@ -61,14 +77,16 @@ void Write(const AttendJob& job, int head, std::int64_t i, const AttendSums& sum
   const int group = job.layer.group();
   const int dim = job.layer.value_dim;
   for (int g = 0; g < group; ++g) {
-    const float sum = sums.sum[g];
-    const float inverse = sum != 0 ? 1.0F / sum : 0.0F;
-    const std::int64_t at = (std::int64_t{head} * group + g) * n + i;
+    const std::int64_t query_head = std::int64_t{head} * group + g;
+    const float sink = job.sink_logits.empty()
+                           ? -std::numeric_limits<float>::infinity()
+                           : job.sink_logits[static_cast<std::size_t>(query_head)];
+    const Total total = Finish(sums.max[g], sums.sum[g], sink);
+    const std::int64_t at = query_head * n + i;
     const float* from = sums.out + std::int64_t{g} * sums.out_stride;
     float* to = out + at * dim;
-    for (int d = 0; d < dim; ++d) to[d] = from[d] * inverse;
-    if (lse == nullptr) continue;
-    lse[at] = sum != 0 ? sums.max[g] + std::log(sum) : -std::numeric_limits<float>::infinity();
+    for (int d = 0; d < dim; ++d) to[d] = from[d] * total.share;
+    if (lse != nullptr) lse[at] = total.lse;
   }
 }
 

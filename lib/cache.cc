@@ -84,6 +84,19 @@ Status CheckTypes(const LayerState& layer, ElementType keys, ElementType values)
                                 "/", ElementName(layer.shape.value_type)));
 }
 
+Status CheckSinkLogits(std::span<const float> sinks, int query_heads) {
+  if (sinks.empty()) return Status::Ok();
+  if (std::ssize(sinks) != query_heads) {
+    return Status::Invalid(
+        StrCat("sink_logits are ", sinks.size(), ", the layer has ", query_heads, " query heads"));
+  }
+  for (std::size_t head = 0; head < sinks.size(); ++head) {
+    if (std::isfinite(sinks[head])) continue;
+    return Status(ErrorCode::kNonFinite, StrCat("sink_logits, query head ", head, ": NaN or Inf"));
+  }
+  return Status::Ok();
+}
+
 Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, int index,
                              int count) {
   KVS_RETURN_IF_ERROR(spec.Validate());
@@ -295,6 +308,8 @@ Status Cache::Attend(int layer_index, std::span<const TokenPos> query_positions,
     job.layer.softcap = params.softcap.value_or(layer.spec.softcap);
     job.layer.sliding_window = params.sliding_window.value_or(layer.spec.sliding_window);
     KVS_RETURN_IF_ERROR(job.layer.Validate());
+    KVS_RETURN_IF_ERROR(CheckSinkLogits(params.sink_logits, layer.spec.query_heads));
+    job.sink_logits = params.sink_logits;
     job.shape = layer.shape;
     job.queries = queries;
     job.query_positions = query_positions;

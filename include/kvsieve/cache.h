@@ -61,6 +61,9 @@ struct AttendParams {
   std::optional<float> scale;
   std::optional<float> softcap;
   std::optional<int> sliding_window;
+  // [query_heads], finite: a logit that each head has learnt and that takes a share of the softmax
+  // without a value, as gpt-oss has. Neither scaled nor softcapped. Empty: none.
+  std::span<const float> sink_logits;
   Parallel* parallel = nullptr;  // null: serial
 };
 
@@ -204,10 +207,10 @@ class Cache {
   // -- attention --------------------------------------------------------------------------------
 
   // queries [query_heads, n, key_dim] at `query_positions` [n]; out f32 [query_heads, n,
-  // value_dim]; lse f32 [query_heads, n] (natural log of the sum of exp, may be null). A row is
-  // visible iff its position <= the query's and, with a window w, > the query's - w. No visible
-  // row: out 0, lse -inf. A query with NaN or Inf: out and lse NaN, others as if it were not there.
-  // Records nothing.
+  // value_dim]; lse f32 [query_heads, n] (natural log of the sum of exp, of the sink logit too;
+  // may be null). A row is visible iff its position <= the query's and, with a window w, > the
+  // query's - w. No visible row: out 0, lse -inf or the sink logit. A query with NaN or Inf: out
+  // and lse NaN, others as if it were not there. Records nothing.
   Status Attend(int layer_index, std::span<const TokenPos> query_positions,
                 const HeadsView& queries, const AttendParams& params, AttendScratch& scratch,
                 float* out, float* lse) const;

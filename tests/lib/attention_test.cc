@@ -106,6 +106,65 @@ TEST(Attention, AFarSoftcapLeavesLogitsAsTheyAre) {
   });
 }
 
+// A logit beside the rows' that has no value: it lowers what they add up to and raises lse.
+TEST(Attention, ASinkLogitTakesItsShareOfTheSoftmax) {
+  for (const float cap : {0.0F, 2.0F}) {
+    LayerSpec layer = MakeLayer(6, 2, 64, 64);
+    layer.softcap = cap;
+    // Far below the rows' logits, among them and far above, where little of the rows is left.
+    const std::vector<float> sinks = {-200.0F, 0.0F, 3.5F, 6.0F, 12.0F, 200.0F};
+    AttendParams params;
+    params.sink_logits = sinks;
+    for (const char* spec : {"none | kv=f16", "none | k=center+int8, v=turbo4 | tail=20"}) {
+      const Cache cache = Filled(spec, layer, MakePrompt(layer, 300, 33));
+      const std::vector<float> queries = Queries(layer, 3, 34);
+      const std::vector<oracle::HeadRows> heads = cache_test::GatherLayer(cache, 0);
+      const std::vector<TokenPos> positions = {299, 100, 0};
+      const oracle::Attention exact = oracle::Attend(layer, heads, queries, positions, sinks);
+      OnEveryTarget([&] {
+        cache_test::ExpectWithinKernelBound(
+            layer, heads, queries, MustAttend(cache, 0, queries, positions, params), exact);
+      });
+    }
+  }
+}
+
+TEST(Attention, ASinkLogitIsAllThatAQueryWithoutRowsHas) {
+  const LayerSpec layer = MakeLayer(2, 1, 32, 32);
+  const Cache cache = Filled("none | kv=int8", layer, MakePrompt(layer, 20, 35, 10));
+  const std::vector<float> sinks = {-1.5F, 2.0F};
+  AttendParams params;
+  params.sink_logits = sinks;
+  std::vector<float> queries = Queries(layer, 2, 36);
+  queries[2 * 32] = std::numeric_limits<float>::quiet_NaN();  // head 1, position 5
+  const Attended attended = MustAttend(cache, 0, queries, std::vector<TokenPos>{5, 9}, params);
+  EXPECT_EQ(attended.lse[0], -1.5F);
+  EXPECT_EQ(attended.lse[1], -1.5F);
+  EXPECT_EQ(attended.lse[3], 2.0F);
+  for (std::size_t d = 0; d < 2 * 32; ++d) EXPECT_EQ(attended.out[d], 0.0F);
+  EXPECT_TRUE(std::isnan(attended.lse[2]));
+  EXPECT_TRUE(std::isnan(attended.out[2 * 32]));
+}
+
+TEST(Attention, SinkLogitsThatDoNotFitAreRefused) {
+  const LayerSpec layer = MakeLayer(4, 2, 32, 32);
+  const Cache cache = Filled("none | kv=f16", layer, MakePrompt(layer, 20, 37));
+  const std::vector<float> queries = Queries(layer, 1, 38);
+  const auto refused = [&](const std::vector<float>& sinks, const std::string& part) {
+    AttendParams params;
+    params.sink_logits = sinks;
+    std::vector<float> out(4 * 32);
+    AttendScratch scratch;
+    const Status status =
+        cache.Attend(0, Positions(20, 1), HeadsView::HeadMajor(queries.data(), 4, 1, 32), params,
+                     scratch, out.data(), nullptr);
+    ASSERT_FALSE(status.ok());
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  };
+  refused({0, 0}, "sink_logits are 2, the layer has 4 query heads");
+  refused({0, 0, 0, std::numeric_limits<float>::infinity()}, "query head 3: NaN or Inf");
+}
+
 TEST(Attention, SoftcapComesAfterTheMeanIsAddedBack) {
   LayerSpec layer = MakeLayer(4, 2, 64, 64);
   layer.softcap = 2.0F;

@@ -26,19 +26,21 @@ struct Softmax {
   double top = 0.0;
 };
 
-// One query head at one position: writes out [value_dim].
+// One query head at one position: writes out [value_dim]. sink: a logit, or -inf.
 Softmax AttendOne(const LayerSpec& layer, const HeadRows& head, const float* q, TokenPos position,
-                  double* out) {
+                  double sink, double* out) {
   std::vector<double> logits(head.positions.size(), kMinusInf);
-  double largest = kMinusInf;
+  double largest = sink;
+  double largest_row = kMinusInf;
   for (std::size_t r = 0; r < logits.size(); ++r) {
     if (!Visible(layer, head.positions[r], position)) continue;
     logits[r] = Logit(layer, q, head.keys.data() + r * static_cast<std::size_t>(layer.key_dim));
+    largest_row = std::max(largest_row, logits[r]);
     largest = std::max(largest, logits[r]);
   }
   std::fill_n(out, layer.value_dim, 0.0);
   if (largest == kMinusInf) return {};
-  double sum = 0.0;
+  double sum = std::exp(sink - largest);
   for (std::size_t r = 0; r < logits.size(); ++r) {
     const double weight = std::exp(logits[r] - largest);
     const float* v = head.values.data() + r * static_cast<std::size_t>(layer.value_dim);
@@ -46,13 +48,14 @@ Softmax AttendOne(const LayerSpec& layer, const HeadRows& head, const float* q, 
     sum += weight;
   }
   for (int d = 0; d < layer.value_dim; ++d) out[d] /= sum;
-  return {largest + std::log(sum), 1.0 / sum};
+  return {largest + std::log(sum), std::exp(largest_row - largest) / sum};
 }
 
 }  // namespace
 
 Attention Attend(const LayerSpec& layer, std::span<const HeadRows> heads,
-                 std::span<const float> queries, std::span<const TokenPos> positions) {
+                 std::span<const float> queries, std::span<const TokenPos> positions,
+                 std::span<const float> sinks) {
   const std::size_t n = positions.size();
   const auto key_dim = static_cast<std::size_t>(layer.key_dim);
   const auto value_dim = static_cast<std::size_t>(layer.value_dim);
@@ -65,8 +68,9 @@ Attention Attend(const LayerSpec& layer, std::span<const HeadRows> heads,
     const HeadRows& head = heads[h / (query_heads / heads.size())];
     for (std::size_t i = 0; i < n; ++i) {
       const std::size_t at = h * n + i;
-      const Softmax softmax = AttendOne(layer, head, queries.data() + at * key_dim, positions[i],
-                                        result.out.data() + at * value_dim);
+      const Softmax softmax =
+          AttendOne(layer, head, queries.data() + at * key_dim, positions[i],
+                    sinks.empty() ? kMinusInf : sinks[h], result.out.data() + at * value_dim);
       result.lse[at] = softmax.lse;
       result.top[at] = softmax.top;
     }

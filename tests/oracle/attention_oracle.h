@@ -27,9 +27,11 @@ struct Attention {
 };
 
 // queries f32 [query_heads, n, key_dim] at `positions` [n]; heads [kv_heads]. Scale, softcap and
-// sliding window are the layer's.
+// sliding window are the layer's. sinks [query_heads] or empty: one more logit of a head's softmax,
+// whose value is 0.
 Attention Attend(const LayerSpec& layer, std::span<const HeadRows> heads,
-                 std::span<const float> queries, std::span<const TokenPos> positions);
+                 std::span<const float> queries, std::span<const TokenPos> positions,
+                 std::span<const float> sinks = {});
 
 }  // namespace kvsieve::oracle
 
