@@ -101,6 +101,31 @@ static void TakesAllRowMemoryFromTheAllocator(void) {
   CHECK(memory.bytes == 0 && memory.blocks == 0);
 }
 
+// Fletcher's sum of what is written.
+static int Add(void* user, const void* data, size_t bytes) {
+  uint64_t* sums = user;
+  for (size_t i = 0; i < bytes; ++i) {
+    sums[0] += ((const unsigned char*)data)[i];
+    sums[1] += sums[0];
+  }
+  return 0;
+}
+
+// Room of blocks is saved as zeros, whatever the allocator's memory held.
+static void SavesNothingOfWhatMemoryHeld(void) {
+  Memory memory = {0};
+  uint64_t sums[2][2] = {{0}};
+  kvs_cache* caches[2] = {MustCreate(kSpec), NULL};
+  CHECK_OK(Create(&memory, &caches[1]));
+  for (int i = 0; i < 2; ++i) {
+    const kvs_sink sink = {.struct_size = sizeof(sink), .user = sums[i], .write = Add};
+    CHECK_OK(Live(caches[i]));
+    CHECK_OK(kvs_save(caches[i], "", &sink));
+    kvs_cache_destroy(caches[i]);
+  }
+  CHECK(sums[0][1] != 0 && sums[0][0] == sums[1][0] && sums[0][1] == sums[1][1]);
+}
+
 static void FailsCleanlyAtEveryAllocation(void) {
   int64_t calls = 0;
   for (int64_t fail_at = 0; fail_at <= calls; ++fail_at) {
@@ -207,6 +232,7 @@ static void RefusesIncompleteCallbacks(void) {
 int main(void) {
   FillPrompt();
   RUN(TakesAllRowMemoryFromTheAllocator);
+  RUN(SavesNothingOfWhatMemoryHeld);
   RUN(FailsCleanlyAtEveryAllocation);
   RUN(GivesBackMemoryThatIsNotAligned);
   RUN(LendsWorkersWithoutChangingResults);

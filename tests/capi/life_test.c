@@ -157,18 +157,93 @@ static void SaysWhatWasDoneInALayer(void) {
 }
 
 static void TakesScoresOfTheCaller(void) {
-  kvs_cache* cache = MustCreate("external(budget=2,sinks=0)");
+  kvs_cache* cache = MustCreate("external(budget=2,sinks=0,split=adaptive(floor=0))");
   const kvs_append_args args = AppendArgs(KVS_PREFILL, 0, 6);
   CHECK_OK(kvs_append(cache, &args));
-  const float scores[kKvHeads * 6] = {0, 9, 0, 0, 8, 0, 7, 0, 0, 0, 0, 6};
+  const float scores[kKvHeads * 6] = {0, 9, 0, 0, 8, 7, 0, 0, 6, 0, 0, 0};
   CHECK_OK(kvs_set_external_scores(cache, 0, scores, kKvHeads * 6));
   CHECK_OK(kvs_finish_prefill(cache, 1 << 20));
-  int32_t positions[2];
-  CHECK_OK(kvs_positions(cache, 0, 0, 2, positions));
-  CHECK(positions[0] == 1 && positions[1] == 4);
-  CHECK_OK(kvs_positions(cache, 0, 1, 2, positions));
-  CHECK(positions[0] == 0 && positions[1] == 5);
+  int32_t positions[3];
+  CHECK_OK(kvs_positions(cache, 0, 0, 3, positions));
+  CHECK(positions[0] == 1 && positions[1] == 4 && positions[2] == 5);
+  CHECK_OK(kvs_positions(cache, 0, 1, 1, positions));
+  CHECK(positions[0] == 2);
+  for (int32_t head = 0; head < kKvHeads; ++head) {
+    int64_t rows = 0;
+    kvs_stats_report report = {.struct_size = sizeof(report)};
+    CHECK_OK(kvs_row_count(cache, 0, head, &rows));
+    CHECK_OK(kvs_stats(cache, 0, head, &report));
+    CHECK(rows == (head == 0 ? 3 : 1) && report.rows_kept == rows);
+  }
   kvs_cache_destroy(cache);
+}
+
+// Ones and twos, which bf16 and f16 hold.
+static void TakesRowsOfAnyOrderAndType(void) {
+  static uint16_t packed[kKvHeads * 8 * kDim];
+  static float by_token[kKvHeads * 8 * kDim], keys[8 * kDim];
+  static const uint16_t bits[2][2] = {{0x3C00, 0x4000}, {0x3F80, 0x4000}};  // 1 and 2
+  for (int32_t type = KVS_F16; type <= KVS_BF16; ++type) {
+    for (int i = 0; i < kKvHeads * 8 * kDim; ++i) {
+      const int head = i / (8 * kDim), token = i / kDim % 8, d = i % kDim;
+      const int two = (head + token * d) % 3 == 0;
+      packed[i] = bits[type - KVS_F16][two];
+      by_token[(token * kKvHeads + head) * kDim + d] = two ? 2.0F : 1.0F;
+    }
+    kvs_cache* cache = MustCreate("none | kv=f16");
+    kvs_append_args args = AppendArgs(KVS_PREFILL, 0, 8);
+    args.keys = (kvs_rows){.data = packed, .type = type};
+    CHECK_OK(kvs_append(cache, &args));
+    const kvs_gather_args gather = {
+        .struct_size = sizeof(gather), .head = 1, .rows = 8, .keys = keys};
+    CHECK_OK(kvs_gather(cache, &gather));
+    for (int i = 0; i < 8 * kDim; ++i) {
+      CHECK(keys[i] == by_token[(i / kDim * kKvHeads + 1) * kDim + i % kDim]);
+    }
+    kvs_cache_destroy(cache);
+  }
+}
+
+// The values that a call may give in place of the layer's own.
+static void OverridesScaleSoftcapAndWindow(void) {
+  kvs_cache* cache = MustFinish("none | kv=f16", 64);
+  kvs_layer other = SmallLayer();
+  other.scale = 0.5F;
+  other.softcap = 3.0F;
+  other.sliding_window = 16;
+  const kvs_cache_args create = {
+      .struct_size = sizeof(create), .spec = "none | kv=f16", .layers = &other, .layer_count = 1};
+  kvs_cache* expected_cache = NULL;
+  CHECK_OK(kvs_cache_create(&create, &expected_cache));
+  const kvs_append_args append = AppendArgs(KVS_PREFILL, 0, 64);
+  CHECK_OK(kvs_append(expected_cache, &append));
+  CHECK_OK(kvs_finish_prefill(expected_cache, 0));
+  float expected[kOut], out[kOut], lse[kQueryHeads];
+  MustAttend(expected_cache, 63, expected, lse);
+  kvs_attend_args args = {
+      .struct_size = sizeof(args),
+      .n = 1,
+      .positions = prompt.positions + 63,
+      .queries = ObserveArgs(63, 1).queries,
+      .out = out,
+      .overrides = KVS_OVERRIDE_SCALE | KVS_OVERRIDE_SOFTCAP | KVS_OVERRIDE_SLIDING_WINDOW,
+      .scale = other.scale,
+      .softcap = other.softcap,
+      .sliding_window = other.sliding_window};
+  CHECK_OK(kvs_scratch_create(NULL, 0, &args.scratch));
+  CHECK_OK(kvs_attend(cache, &args));
+  // The same rows, in other blocks: sums in another order.
+  for (int i = 0; i < kOut; ++i) CHECK(fabs(out[i] - expected[i]) < 1e-5);
+  for (int flag = 1; flag <= 4; flag *= 2) {  // each counts
+    args.overrides = 7 - flag;
+    CHECK_OK(kvs_attend(cache, &args));
+    double most = 0;
+    for (int i = 0; i < kOut; ++i) most = fmax(most, fabs(out[i] - expected[i]));
+    CHECK(most > 1e-3);
+  }
+  kvs_scratch_destroy(args.scratch);
+  kvs_cache_destroy(cache);
+  kvs_cache_destroy(expected_cache);
 }
 
 static void EvictsByTheSchedule(void) {
@@ -214,6 +289,8 @@ int main(void) {
   RUN(ReportsEveryByte);
   RUN(SaysWhatWasDoneInALayer);
   RUN(TakesScoresOfTheCaller);
+  RUN(TakesRowsOfAnyOrderAndType);
+  RUN(OverridesScaleSoftcapAndWindow);
   RUN(EvictsByTheSchedule);
   RUN(AttendsOverCompressedKeysOfMla);
   return 0;
