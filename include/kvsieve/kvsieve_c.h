@@ -228,9 +228,11 @@ typedef struct kvs_attend_args {
   float scale;
   float softcap;
   int32_t sliding_window;
+  // [query_heads], finite: a logit that takes a share of the softmax without a value. NULL: none.
+  const float* sink_logits;
 } kvs_attend_args;
 // A row is visible iff its position is <= the query's and, with a window w, > the query's - w. No
-// visible row: out 0, lse -inf. Records nothing.
+// visible row: out 0, lse -inf or the sink logit. Records nothing.
 KVS_API kvs_result kvs_attend(const kvs_cache* cache, const kvs_attend_args* args);
 
 // -- reading --------------------------------------------------------------------------------------
@@ -245,6 +247,8 @@ KVS_API kvs_result kvs_oldest_exact_position(const kvs_cache* cache, int32_t* po
 KVS_API kvs_result kvs_positions(const kvs_cache* cache, int32_t layer, int32_t head, int64_t rows,
                                  int32_t* positions);
 
+enum { KVS_EXACT_ROW = -1 };
+
 typedef struct kvs_gather_args {
   size_t struct_size;
   int32_t layer;
@@ -253,6 +257,8 @@ typedef struct kvs_gather_args {
   int32_t* positions;  // [rows]; NULL, as the two below: not wanted
   float* keys;         // [rows, key_dim]
   float* values;       // [rows, value_dim]
+  // optional
+  int32_t* tiers;  // [rows]: KVS_EXACT_ROW, or the number of the store that holds the row
 } kvs_gather_args;
 // Stored rows of one head by position, decoded, in the original basis.
 KVS_API kvs_result kvs_gather(const kvs_cache* cache, const kvs_gather_args* args);

@@ -18,6 +18,12 @@ constexpr std::int32_t kMostWorkers = 65536;
 static_assert(sizeof(TokenPos) == sizeof(std::int32_t));
 // No implicit padding: a field that takes its place later would find anything in it.
 static_assert(sizeof(kvs_layer) == sizeof(std::size_t) + 10 * 4);
+static_assert(sizeof(kvs_cache_args) == sizeof(std::size_t) + 4 * sizeof(void*) + 8 + 2 * 4);
+static_assert(sizeof(kvs_append_args) ==
+              sizeof(std::size_t) + 2 * 4 + 8 + sizeof(void*) + 2 * sizeof(kvs_rows));
+static_assert(sizeof(kvs_attend_args) ==
+              sizeof(std::size_t) + 2 * 4 + 8 + 6 * sizeof(void*) + sizeof(kvs_rows) + 4 * 4);
+static_assert(sizeof(kvs_gather_args) == sizeof(std::size_t) + 2 * 4 + 8 + 4 * sizeof(void*));
 static_assert(sizeof(kvs_rows) == sizeof(void*) + 2 * 8 + 2 * 4);
 
 Status BadSize(const StructShape& shape, std::size_t bytes, std::string_view why) {

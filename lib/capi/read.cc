@@ -12,7 +12,8 @@
 namespace kvsieve::capi {
 namespace {
 
-Result<AttendParams> ReadOverrides(const kvs_attend_args& args) {
+// All but the threads.
+Result<AttendParams> ReadParams(const kvs_attend_args& args, int query_heads) {
   constexpr std::int32_t kAll =
       KVS_OVERRIDE_SCALE | KVS_OVERRIDE_SOFTCAP | KVS_OVERRIDE_SLIDING_WINDOW;
   if ((args.overrides & ~kAll) != 0) {
@@ -24,6 +25,9 @@ Result<AttendParams> ReadOverrides(const kvs_attend_args& args) {
   if ((args.overrides & KVS_OVERRIDE_SOFTCAP) != 0) params.softcap = args.softcap;
   if ((args.overrides & KVS_OVERRIDE_SLIDING_WINDOW) != 0) {
     params.sliding_window = args.sliding_window;
+  }
+  if (args.sink_logits != nullptr) {
+    params.sink_logits = {args.sink_logits, static_cast<std::size_t>(query_heads)};
   }
   return params;
 }
@@ -39,7 +43,7 @@ Status Attend(const kvs_cache* cache, const kvs_attend_args* given) {
   KVS_ASSIGN_OR_RETURN(const HeadsView queries, ReadRows("args.queries", args.queries,
                                                          layer.query_heads, args.n, layer.key_dim));
   if (args.n > 0) KVS_RETURN_IF_ERROR(CheckGiven("args.out", args.out));
-  KVS_ASSIGN_OR_RETURN(AttendParams params, ReadOverrides(args));
+  KVS_ASSIGN_OR_RETURN(AttendParams params, ReadParams(args, layer.query_heads));
   std::optional<CallerParallel> parallel;
   if (args.parallel != nullptr) {
     KVS_ASSIGN_OR_RETURN(parallel, CallerParallel::Create("args.parallel", args.parallel));
@@ -68,15 +72,18 @@ Status CheckRows(const kvs_cache* cache, std::int32_t layer, std::int32_t head, 
 
 Status Gather(const kvs_cache* cache, const kvs_gather_args* given) {
   kvs_gather_args args;
-  KVS_RETURN_IF_ERROR(ReadArgs(given, &args));
+  KVS_RETURN_IF_ERROR(ReadArgs("args", given, offsetof(kvs_gather_args, tiers), &args));
   KVS_RETURN_IF_ERROR(CheckRows(cache, args.layer, args.head, args.rows));
   const LayerSpec& layer = cache->cache.layer(args.layer);
   const auto all = [&]<class T>(T* data, int dim) {
     return data != nullptr ? std::span<T>(data, static_cast<std::size_t>(args.rows * dim))
                            : std::span<T>();
   };
-  return cache->cache.Gather(args.layer, args.head, all(args.positions, 1),
-                             all(args.keys, layer.key_dim), all(args.values, layer.value_dim));
+  KVS_RETURN_IF_ERROR(cache->cache.Gather(args.layer, args.head, all(args.positions, 1),
+                                          all(args.keys, layer.key_dim),
+                                          all(args.values, layer.value_dim)));
+  if (args.tiers == nullptr) return Status::Ok();
+  return cache->cache.RowTiers(args.layer, args.head, all(args.tiers, 1));
 }
 
 Status Visible(const kvs_cache* cache, const kvs_visible_args* given) {

@@ -246,6 +246,41 @@ static void OverridesScaleSoftcapAndWindow(void) {
   kvs_cache_destroy(expected_cache);
 }
 
+static void TellsWhichStoreHoldsARow(void) {
+  kvs_cache* cache = MustFinish("none | kv=int8 | tail=8 | exact_sinks=4", 64);
+  int32_t tiers[64];
+  const kvs_gather_args args = {.struct_size = sizeof(args), .rows = 64, .tiers = tiers};
+  CHECK_OK(kvs_gather(cache, &args));
+  for (int r = 0; r < 64; ++r) CHECK(tiers[r] == (r < 4 || r >= 56 ? KVS_EXACT_ROW : 0));
+  kvs_cache_destroy(cache);
+}
+
+// A sink logit s takes exp(s) of the softmax: out shrinks by what it adds to the sum.
+static void GivesSinkLogitsTheirShare(void) {
+  kvs_cache* cache = MustFinish("none | kv=f16", 64);
+  float plain[kOut], lse[kQueryHeads], out[kOut], with_sink[kQueryHeads];
+  const float sinks[kQueryHeads] = {0, 2, -1, 4};
+  MustAttend(cache, 63, plain, lse);
+  kvs_attend_args args = {.struct_size = sizeof(args),
+                          .n = 1,
+                          .positions = prompt.positions + 63,
+                          .queries = ObserveArgs(63, 1).queries,
+                          .out = out,
+                          .lse = with_sink,
+                          .sink_logits = sinks};
+  CHECK_OK(kvs_scratch_create(NULL, 0, &args.scratch));
+  CHECK_OK(kvs_attend(cache, &args));
+  for (int h = 0; h < kQueryHeads; ++h) {
+    const double sum = exp(lse[h]), all = sum + exp(sinks[h]);
+    CHECK(fabs(with_sink[h] - log(all)) < 1e-5);  // f32 of numbers near 4
+    for (int d = 0; d < kDim; ++d) {
+      CHECK(fabs(out[h * kDim + d] - plain[h * kDim + d] * sum / all) < 1e-5);
+    }
+  }
+  kvs_scratch_destroy(args.scratch);
+  kvs_cache_destroy(cache);
+}
+
 static void EvictsByTheSchedule(void) {
   kvs_cache* cache = MustCreate("recency(budget=16) | kv=int8 | schedule=every(8)");
   kvs_append_args args = AppendArgs(KVS_PREFILL, 0, 16);
@@ -291,6 +326,8 @@ int main(void) {
   RUN(TakesScoresOfTheCaller);
   RUN(TakesRowsOfAnyOrderAndType);
   RUN(OverridesScaleSoftcapAndWindow);
+  RUN(TellsWhichStoreHoldsARow);
+  RUN(GivesSinkLogitsTheirShare);
   RUN(EvictsByTheSchedule);
   RUN(AttendsOverCompressedKeysOfMla);
   return 0;
