@@ -300,7 +300,7 @@ int main(int argc, char** argv) {
   }
   static Sequence sequence, other;
   static float out[kOut], other_out[kQueryHeads * kDim];
-  sequence.cache = NewCache("snapkv(budget=25%) | kv=int8");
+  sequence.cache = NewCache("snapkv(budget=25%) | kv=int8 | tail=16");
   Prefill(&sequence, out);
   Decode(&sequence, kSteps, 1, out);
   Speculate(&sequence, out);

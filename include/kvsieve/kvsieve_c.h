@@ -8,10 +8,9 @@
 //   each step, each layer:   kvs_append(KVS_DECODE), kvs_attend
 //   kvs_cache_destroy(cache);
 //
-// Errors      Calls return a kvs_result; kvs_last_error() has the line that explains it. A call
-// that
-//             fails leaves the cache as it was, and what it would have written through pointers is
-//             undefined. NULL where none is allowed is an error. No C++ exception leaves a call.
+// Errors      Calls return a kvs_result; kvs_last_error() has the line that explains it. What fails
+//             leaves the cache as it was; what it would have written through pointers is undefined,
+//             but a handle is NULL. NULL where none is allowed is an error. No exception leaves.
 // Structs     Begin with struct_size, set by the caller to sizeof: the library may know more fields
 //             (they take their defaults, which are 0) or fewer (they must be 0). Fields before the
 //             line "optional" must be there. `reserved` fields are 0.
@@ -135,8 +134,7 @@ typedef struct kvs_cache_args {
 } kvs_cache_args;
 
 KVS_API kvs_result kvs_cache_create(const kvs_cache_args* args, kvs_cache** cache);
-// NULL: nothing.
-KVS_API void kvs_cache_destroy(kvs_cache* cache);
+KVS_API void kvs_cache_destroy(kvs_cache* cache);  // NULL: nothing
 // A cache that holds the same and goes on by itself, with the same pipeline and callbacks. Full
 // blocks of encoded rows are shared and never written; the rest is copied. The allocator is then
 // called from all threads that have a fork. Must not overlap other calls that ask the allocator.
@@ -248,7 +246,6 @@ KVS_API kvs_result kvs_positions(const kvs_cache* cache, int32_t layer, int32_t 
                                  int32_t* positions);
 
 enum { KVS_EXACT_ROW = -1 };
-
 typedef struct kvs_gather_args {
   size_t struct_size;
   int32_t layer;
