@@ -172,8 +172,10 @@ void PositionStore::ReadSplit(RowIndex begin, int count, TokenPos* out) const {
   // With room behind the last ones for a read of 8 bytes.
   std::uint8_t lows[kBlockRows / 8 * PositionForm::kMaxLowBits + 8];
   auto& self = const_cast<PositionStore&>(*this);
-  std::memcpy(lows, self.low_bits_of(block),
-              static_cast<std::size_t>(BytesOfBits(std::int64_t{skip + count} * low_bits)));
+  if (low_bits > 0) {  // else there are none, and nowhere to copy from
+    std::memcpy(lows, self.low_bits_of(block),
+                static_cast<std::size_t>(BytesOfBits(std::int64_t{skip + count} * low_bits)));
+  }
   const std::uint64_t mask = (std::uint64_t{1} << low_bits) - 1;
   const std::uint8_t* body = body_.data();
   const std::int64_t first_bit = block == 0 ? 0 : *self.mark_of(block);
