@@ -18,7 +18,7 @@ constexpr std::size_t kAlign = kBlockAlignment;
 
 std::size_t RoundUp(std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
-int Tiles(const LayerSpec& layer) { return (layer.group() + kHeadTile - 1) / kHeadTile; }
+int Tiles(int lanes) { return (lanes + kHeadTile - 1) / kHeadTile; }
 
 // Most bytes of prepared queries that any chain of the layer needs for one tile. All heads have the
 // same chains.
@@ -42,6 +42,9 @@ bool ScaleQuery(float scale, float* q, int dim) {
   return found != 0;
 }
 
+// Slots [0, rows); rows > 0.
+std::uint64_t FirstRows(int rows) { return ~std::uint64_t{0} >> (kBlockRows - rows); }
+
 // Into the second-level cache, as the kernels prefetch.
 void PrefetchBlock(const Tier& tier, int b) {
   for (const Side side : {Side::kKey, Side::kValue}) {
@@ -51,45 +54,27 @@ void PrefetchBlock(const Tier& tier, int b) {
   }
 }
 
-// Calls body(block, rows, visible) for the blocks [begin, end) that have visible rows, which lie in
-// slots [0, rows).
-template <class Body>
-void ForEachVisibleBlock(const Tier& tier, int begin, int end, const Visibility& visibility,
-                         Body body) {
-  const bool all_visible = visibility.All(tier.positions().first(), tier.positions().last());
-  TokenPos positions[kBlockRows];
-  for (int b = begin; b < end; ++b) {
-    const std::uint64_t slots = tier.slots(b);
-    std::uint64_t visible = slots;
-    if (!all_visible) {
-      const int held = std::popcount(slots);
-      tier.positions().Read(tier.first_row(b), held, positions);
-      visible = Spread(visibility.Mask(positions, held), slots);
-      if (visible == 0) continue;
-    }
-    body(b, kBlockRows - std::countl_zero(slots), visible);
-  }
-}
-
 }  // namespace
 
-void AttendSums::Merge(int g, float other_max, float other_sum, const float* other_out,
+void AttendSums::Merge(int lane, float other_max, float other_sum, const float* other_out,
                        int value_dim) const {
   if (other_max == kMinusInf) return;
-  const float top = std::max(max[g], other_max);
-  const float keep = std::exp(max[g] - top);
+  const float top = std::max(max[lane], other_max);
+  const float keep = std::exp(max[lane] - top);
   const float add = std::exp(other_max - top);
-  float* to = out + std::int64_t{g} * out_stride;
-  sum[g] = sum[g] * keep + other_sum * add;
+  float* to = out + std::int64_t{lane} * out_stride;
+  sum[lane] = sum[lane] * keep + other_sum * add;
   for (int d = 0; d < value_dim; ++d) to[d] = to[d] * keep + other_out[d] * add;
-  max[g] = top;
+  max[lane] = top;
 }
 
-std::size_t AttendWorker::Cut(const AttendJob& job, std::uint8_t* memory, Memory* cut) {
-  const auto group = static_cast<std::size_t>(job.layer.group());
+std::size_t AttendWorker::Cut(const AttendJob& job, std::int64_t queries, std::uint8_t* memory,
+                              Memory* cut) {
+  const int most_lanes = BatchOf(job.layer, queries) * job.layer.group();
+  const auto lanes = static_cast<std::size_t>(most_lanes);
   const auto key_dim = static_cast<std::size_t>(job.layer.key_dim);
   const auto value_dim = static_cast<std::size_t>(job.layer.value_dim);
-  const auto tiles = static_cast<std::size_t>(Tiles(job.layer));
+  const auto tiles = static_cast<std::size_t>(Tiles(most_lanes));
   const int stride = AccumulatorStride(job.layer.value_dim);
   std::size_t used = 0;
   const auto floats = [&](std::size_t count) {
@@ -98,16 +83,16 @@ std::size_t AttendWorker::Cut(const AttendJob& job, std::uint8_t* memory, Memory
     return at;
   };
   const auto sums = [&] {
-    float* max = floats(group);
-    float* sum = floats(group);
-    return AttendSums{max, sum, floats(group * static_cast<std::size_t>(stride)), stride};
+    float* max = floats(lanes);
+    float* sum = floats(lanes);
+    return AttendSums{max, sum, floats(lanes * static_cast<std::size_t>(stride)), stride};
   };
-  cut->q = floats(group * key_dim);
+  cut->q = floats(lanes * key_dim);
   cut->tile_q = floats(kHeadTile * key_dim);
   cut->logits = floats(tiles * kHeadTile * kBlockRows);
-  cut->bias = floats(group);
-  cut->no_bias = floats(group);
-  cut->poison = floats(group);
+  cut->bias = floats(lanes);
+  cut->no_bias = floats(lanes);
+  cut->poison = floats(lanes);
   cut->segment = sums();
   cut->total = sums();
   cut->rows = floats(kBlockRows * std::max(key_dim, value_dim));
@@ -116,33 +101,36 @@ std::size_t AttendWorker::Cut(const AttendJob& job, std::uint8_t* memory, Memory
   return used + tiles * cut->prepared_bytes;
 }
 
-std::size_t AttendWorker::MemoryBytes(const AttendJob& job) {
+std::size_t AttendWorker::MemoryBytes(const AttendJob& job, std::int64_t queries) {
   Memory cut{};
-  return Cut(job, nullptr, &cut);
+  return Cut(job, queries, nullptr, &cut);
 }
 
 void AttendWorker::Start(const AttendJob& job, std::uint8_t* memory) {
   job_ = &job;
   group_ = job.layer.group();
-  Cut(job, memory, &memory_);
-  std::fill_n(memory_.no_bias, group_, 0.0F);
+  const std::int64_t queries = std::ssize(job.query_positions);
+  Cut(job, queries, memory, &memory_);
+  std::fill_n(memory_.no_bias, BatchOf(job.layer, queries) * group_, 0.0F);
   cold_ = true;
-  held_ = {-1, 0};
+  held_ = {-1, 0, 0};
   prepared_for_ = nullptr;
 }
 
-const AttendSums& AttendWorker::Run(int head, int range, std::int64_t i) {
-  LoadQueries(head, i);
+const AttendSums& AttendWorker::Run(int head, int range, std::int64_t first, int count) {
+  first_ = first;
+  count_ = count;
+  lanes_ = count * group_;
+  LoadQueries(head);
   has_total_ = false;
-  const Visibility visibility(job_->query_positions[i], job_->layer.sliding_window);
   if (job_->staging != nullptr) {
-    AttendStaging(head, visibility);
+    AttendStaging(head);
   } else {
     const HeadStore& store = job_->heads[head];
     if (range == 0) {
-      AttendExact(store.sinks, visibility);
-      AttendExact(store.tail, visibility);
-      AttendVerify(head, visibility);
+      AttendExact(store.sinks);
+      AttendExact(store.tail);
+      AttendVerify(head);
     }
     int skip = range * kRangeBlocks;
     int left = kRangeBlocks;
@@ -151,7 +139,7 @@ const AttendSums& AttendWorker::Run(int head, int range, std::int64_t i) {
       const int begin = std::min(skip, tier.blocks());
       const int end = std::min(begin + left, tier.blocks());
       next_tier_ = TierBehind(head, t);
-      if (begin < end) AttendTier(tier, begin, end, visibility);
+      if (begin < end) AttendTier(tier, begin, end);
       skip -= begin;
       left -= end - begin;
     }
@@ -160,30 +148,33 @@ const AttendSums& AttendWorker::Run(int head, int range, std::int64_t i) {
     StartSegment();
     std::swap(memory_.segment, memory_.total);
   }
-  for (int g = 0; g < group_; ++g) memory_.total.sum[g] += memory_.poison[g];
+  for (int lane = 0; lane < lanes_; ++lane) memory_.total.sum[lane] += memory_.poison[lane];
   return memory_.total;
 }
 
 // A query with NaN or Inf is attended as zero, for kernels round queries to integers, and its
 // result made NaN. Ranges that follow each other share the work.
-void AttendWorker::LoadQueries(int head, std::int64_t i) {
-  if (held_ == std::pair{head, i}) return;
-  held_ = {head, i};
+void AttendWorker::LoadQueries(int head) {
+  if (held_ == std::tuple{head, first_, count_}) return;
+  held_ = {head, first_, count_};
   prepared_for_ = nullptr;
   const int dim = job_->layer.key_dim;
-  for (int g = 0; g < group_; ++g) {
-    float* q = memory_.q + g * dim;
-    ConvertToF32(job_->queries.row(head * group_ + g, i), job_->queries.type, dim, q);
-    const bool bad = ScaleQuery(job_->layer.scale, q, dim);
-    if (bad) std::fill_n(q, dim, 0.0F);
-    memory_.poison[g] = bad ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+  int lane = 0;
+  for (std::int64_t i = first_; i < first_ + count_; ++i) {
+    for (int g = 0; g < group_; ++g, ++lane) {
+      float* q = memory_.q + lane * dim;
+      ConvertToF32(job_->queries.row(head * group_ + g, i), job_->queries.type, dim, q);
+      const bool bad = ScaleQuery(job_->layer.scale, q, dim);
+      if (bad) std::fill_n(q, dim, 0.0F);
+      memory_.poison[lane] = bad ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+    }
   }
 }
 
 void AttendWorker::StartSegment() {
-  std::fill_n(memory_.segment.max, group_, kMinusInf);
-  std::fill_n(memory_.segment.sum, group_, 0.0F);
-  std::fill_n(memory_.segment.out, group_ * memory_.segment.out_stride, 0.0F);
+  std::fill_n(memory_.segment.max, lanes_, kMinusInf);
+  std::fill_n(memory_.segment.sum, lanes_, 0.0F);
+  std::fill_n(memory_.segment.out, lanes_ * memory_.segment.out_stride, 0.0F);
 }
 
 void AttendWorker::FinishSegment() {
@@ -193,99 +184,154 @@ void AttendWorker::FinishSegment() {
     return;
   }
   const AttendSums& segment = memory_.segment;
-  for (int g = 0; g < group_; ++g) {
-    memory_.total.Merge(g, segment.max[g], segment.sum[g], segment.out + g * segment.out_stride,
+  for (int lane = 0; lane < lanes_; ++lane) {
+    memory_.total.Merge(lane, segment.max[lane], segment.sum[lane], segment.From(lane).out,
                         job_->layer.value_dim);
   }
 }
 
-SoftmaxState AttendWorker::TileState(int first_head) const {
-  const AttendSums& segment = memory_.segment;
-  return {std::min(kHeadTile, group_ - first_head), segment.max + first_head,
-          segment.sum + first_head, segment.out + first_head * segment.out_stride,
-          segment.out_stride};
+SoftmaxState AttendWorker::State(int first_lane, int lanes) const {
+  const AttendSums sums = memory_.segment.From(first_lane);
+  return {lanes, sums.max, sums.sum, sums.out, sums.out_stride};
 }
 
-// Rows that `read(side, out)` gives as f32, through the portable kernels: read once for all query
-// heads and, where V lies in K, for both sides.
+SoftmaxState AttendWorker::TileState(int first_lane) const {
+  return State(first_lane, std::min(kHeadTile, lanes_ - first_lane));
+}
+
+// Which rows, in `slots` of a block and at these increasing positions, each query sees; whether any
+// sees one.
+bool AttendWorker::LookAt(const TokenPos* positions, std::uint64_t slots) {
+  const int held = std::popcount(slots);
+  std::uint64_t any = 0;
+  for (int b = 0; b < count_; ++b) {
+    const Visibility visibility(job_->query_positions[first_ + b], job_->layer.sliding_window);
+    const bool all = visibility.All(positions[0], positions[held - 1]);
+    visible_[b] = all ? slots : Spread(visibility.Mask(positions, held), slots);
+    any |= visible_[b];
+  }
+  return any != 0;
+}
+
+// One tile's logits become weights. The lanes of a query are next to each other.
+void AttendWorker::Weigh(int first_lane, int rows, const float* bias, float* logits,
+                         const SoftmaxState& tile) const {
+  if (count_ == 1) {
+    UpdateSoftmax(logits, bias, rows, visible_[0], job_->layer.softcap, tile);
+    return;
+  }
+  for (int done = 0; done < tile.heads;) {
+    const int query = (first_lane + done) / group_;
+    const int lanes = std::min(tile.heads - done, (query + 1) * group_ - first_lane - done);
+    UpdateSoftmax(logits + done * kBlockRows, bias + done, rows, visible_[query],
+                  job_->layer.softcap, State(first_lane + done, lanes));
+    done += lanes;
+  }
+}
+
+// Calls body(block, rows) for the blocks [begin, end) that have rows which a query sees; they lie
+// in slots [0, rows).
+template <class Body>
+void AttendWorker::ForEachVisibleBlock(const Tier& tier, int begin, int end, Body body) {
+  bool all_visible = true;
+  for (int b = 0; b < count_; ++b) {
+    const Visibility visibility(job_->query_positions[first_ + b], job_->layer.sliding_window);
+    all_visible = all_visible && visibility.All(tier.positions().first(), tier.positions().last());
+  }
+  TokenPos positions[kBlockRows];
+  for (int b = begin; b < end; ++b) {
+    const std::uint64_t slots = tier.slots(b);
+    if (all_visible) {
+      visible_[0] = slots;
+      if (count_ > 1) std::fill_n(visible_, count_, slots);
+    } else {
+      tier.positions().Read(tier.first_row(b), std::popcount(slots), positions);
+      if (!LookAt(positions, slots)) continue;
+    }
+    body(b, kBlockRows - std::countl_zero(slots));
+  }
+}
+
+// Rows that `read(side, out)` gives as f32, through the portable kernels: read once for all lanes
+// and, where V lies in K, for both sides.
 template <class Read>
-void AttendWorker::AttendRead(int rows, std::uint64_t visible, Read read) {
-  if (visible == 0) return;
+void AttendWorker::AttendRead(int rows, Read read) {
   const int key_dim = job_->layer.key_dim;
   read(Side::kKey, memory_.rows);
-  for (int first = 0; first < group_; first += kHeadTile) {
+  for (int first = 0; first < lanes_; first += kHeadTile) {
     const SoftmaxState state = TileState(first);
     quant::PortableScore({memory_.rows, rows, key_dim, key_dim}, memory_.q + first * key_dim,
                          state.heads, Logits(first));
-    UpdateSoftmax(Logits(first), memory_.no_bias + first, rows, visible, job_->layer.softcap,
-                  state);
+    Weigh(first, rows, memory_.no_bias + first, Logits(first), state);
   }
   if (job_->shape.holder(Side::kValue) == Side::kValue) read(Side::kValue, memory_.rows);
   const int stride = job_->shape.row_stride(Side::kValue);
-  for (int first = 0; first < group_; first += kHeadTile) {
+  for (int first = 0; first < lanes_; first += kHeadTile) {
     const SoftmaxState state = TileState(first);
     quant::PortableAccumulate({memory_.rows, rows, job_->layer.value_dim, stride}, Logits(first),
                               state.heads, state.acc);
   }
 }
 
-void AttendWorker::AttendExact(const ExactRows& exact, const Visibility& visibility) {
+void AttendWorker::AttendExact(const ExactRows& exact) {
   if (exact.rows() == 0) return;
   StartSegment();
   TokenPos positions[kBlockRows];
   for (RowIndex begin = 0; begin < exact.rows(); begin += kBlockRows) {
     const auto rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, exact.rows() - begin));
     exact.positions().Read(begin, rows, positions);
-    AttendRead(rows, visibility.Mask(positions, rows),
+    if (!LookAt(positions, FirstRows(rows))) continue;
+    AttendRead(rows,
                [&](Side side, float* out) { exact.ReadRows(job_->shape, side, begin, rows, out); });
   }
   FinishSegment();
 }
 
-void AttendWorker::AttendVerify(int head, const Visibility& visibility) {
+void AttendWorker::AttendVerify(int head) {
   if (job_->verify == nullptr || job_->verify->rows() == 0) return;
   const VerifyRows& verify = *job_->verify;
   StartSegment();
   for (RowIndex begin = 0; begin < verify.rows(); begin += kBlockRows) {
     const auto rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, verify.rows() - begin));
-    const std::uint64_t visible = visibility.Mask(verify.positions().data() + begin, rows);
-    AttendRead(rows, visible, [&](Side side, float* out) {
+    if (!LookAt(verify.positions().data() + begin, FirstRows(rows))) continue;
+    AttendRead(rows, [&](Side side, float* out) {
       verify.ReadRows(job_->shape, side, head, begin, rows, out);
     });
   }
   FinishSegment();
 }
 
-void AttendWorker::AttendStaging(int head, const Visibility& visibility) {
+void AttendWorker::AttendStaging(int head) {
   const Staging& staging = *job_->staging;
   const std::vector<TokenPos> positions = staging.Positions(head);
   const std::int64_t total = staging.rows(head);
   StartSegment();
   for (RowIndex begin = 0; begin < total; begin += kBlockRows) {
     const auto rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, total - begin));
-    AttendRead(rows, visibility.Mask(positions.data() + begin, rows), [&](Side side, float* out) {
+    if (!LookAt(positions.data() + begin, FirstRows(rows))) continue;
+    AttendRead(rows, [&](Side side, float* out) {
       staging.ReadRows(job_->shape, side, head, begin, rows, out);
     });
   }
   FinishSegment();
 }
 
-void AttendWorker::AttendTier(const Tier& tier, int begin, int end, const Visibility& visibility) {
+void AttendWorker::AttendTier(const Tier& tier, int begin, int end) {
   StartSegment();
   if (job_->layer.value_is_key_prefix) {
-    ForEachVisibleBlock(tier, begin, end, visibility, [&](int b, int rows, std::uint64_t visible) {
-      AttendRead(rows, visible, [&](Side side, float* out) {
+    ForEachVisibleBlock(tier, begin, end, [&](int b, int rows) {
+      AttendRead(rows, [&](Side side, float* out) {
         tier.chain(side).Decode(tier.stats(side), tier.block(b, side), 0, rows, out);
       });
     });
   } else {
-    AttendCodes(tier, begin, end, visibility);
+    AttendCodes(tier, begin, end);
   }
   FinishSegment();
 }
 
 // Through the codecs' own kernels.
-void AttendWorker::AttendCodes(const Tier& tier, int begin, int end, const Visibility& visibility) {
+void AttendWorker::AttendCodes(const Tier& tier, int begin, int end) {
   const Chain& keys = tier.chain(Side::kKey);
   const Chain& values = tier.chain(Side::kValue);
   const float* key_stats = keys.CodecStats(tier.stats(Side::kKey));
@@ -293,22 +339,21 @@ void AttendWorker::AttendCodes(const Tier& tier, int begin, int end, const Visib
   if (cold_) PrefetchBlock(tier, begin);
   cold_ = false;
   PrepareQueries(tier);
-  ForEachVisibleBlock(tier, begin, end, visibility, [&](int b, int rows, std::uint64_t visible) {
-    for (int first = 0; first < group_; first += kHeadTile) {
+  ForEachVisibleBlock(tier, begin, end, [&](int b, int rows) {
+    for (int first = 0; first < lanes_; first += kHeadTile) {
       const SoftmaxState state = TileState(first);
       // Only the first tile fetches ahead: the others find the block in cache.
       const bool fetch = first == 0;
       keys.codec().Score(key_stats, Prepared(first), state.heads, tier.block(b, Side::kKey), rows,
                          Logits(0), fetch ? Ahead(tier, b, Side::kKey) : Prefetch{});
-      UpdateSoftmax(Logits(0), memory_.bias + first, rows, visible, job_->layer.softcap, state);
+      Weigh(first, rows, memory_.bias + first, Logits(0), state);
       values.codec().Accumulate(value_stats, Logits(0), state.heads, tier.block(b, Side::kValue),
                                 rows, state.acc, fetch ? Ahead(tier, b, Side::kValue) : Prefetch{});
     }
   });
   const AttendSums& segment = memory_.segment;
-  for (int g = 0; g < group_; ++g) {
-    values.FinishOutput(tier.stats(Side::kValue), segment.sum[g],
-                        segment.out + g * segment.out_stride);
+  for (int lane = 0; lane < lanes_; ++lane) {
+    values.FinishOutput(tier.stats(Side::kValue), segment.sum[lane], segment.From(lane).out);
   }
 }
 
@@ -316,8 +361,8 @@ void AttendWorker::PrepareQueries(const Tier& tier) {
   if (prepared_for_ == &tier) return;
   const Chain& chain = tier.chain(Side::kKey);
   const int dim = job_->layer.key_dim;
-  for (int first = 0; first < group_; first += kHeadTile) {
-    const int heads = std::min(kHeadTile, group_ - first);
+  for (int first = 0; first < lanes_; first += kHeadTile) {
+    const int heads = std::min(kHeadTile, lanes_ - first);
     std::memcpy(memory_.tile_q, memory_.q + first * dim,
                 static_cast<std::size_t>(heads) * static_cast<std::size_t>(dim) * sizeof(float));
     chain.PrepareQueries(tier.stats(Side::kKey), memory_.tile_q, heads, Prepared(first),
@@ -345,9 +390,9 @@ Prefetch AttendWorker::Ahead(const Tier& tier, int b, Side side) const {
   return {next_tier_ != nullptr ? next_tier_->block(0, side).data : nullptr};
 }
 
-std::uint8_t* AttendWorker::Prepared(int first_head) const {
+std::uint8_t* AttendWorker::Prepared(int first_lane) const {
   return memory_.prepared +
-         static_cast<std::size_t>(first_head / kHeadTile) * memory_.prepared_bytes;
+         static_cast<std::size_t>(first_lane / kHeadTile) * memory_.prepared_bytes;
 }
 
 }  // namespace kvsieve

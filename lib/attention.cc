@@ -93,7 +93,8 @@ void Write(const AttendJob& job, int head, std::int64_t i, const AttendSums& sum
 }  // namespace
 
 std::size_t AttendBytes(const AttendJob& job, std::int64_t queries, int workers) {
-  return kBlockAlignment - 1 + AttendWorker::MemoryBytes(job) * static_cast<std::size_t>(workers) +
+  return kBlockAlignment - 1 +
+         AttendWorker::MemoryBytes(job, queries) * static_cast<std::size_t>(workers) +
          PartialBytes(job, static_cast<std::size_t>(queries), RangesOf(job));
 }
 
@@ -124,7 +125,7 @@ Status AttendMemory::CutLent(std::size_t worker_bytes, std::size_t partial_bytes
 Status AttendMemory::Prepare(const AttendJob& job, int workers, int ranges) {
   const auto count = static_cast<std::size_t>(workers);
   if (workers_.size() < count) workers_.resize(count);
-  const std::size_t worker_bytes = AttendWorker::MemoryBytes(job);
+  const std::size_t worker_bytes = AttendWorker::MemoryBytes(job, std::ssize(job.query_positions));
   const std::size_t partial_bytes = PartialBytes(job, job.query_positions.size(), ranges);
   KVS_RETURN_IF_ERROR(is_lent_ ? CutLent(worker_bytes * count, partial_bytes)
                                : Own(worker_bytes * count, partial_bytes));
@@ -144,16 +145,22 @@ Status Attend(const AttendJob& job, Parallel& parallel, AttendMemory& memory, fl
   const int ranges = RangesOf(job);
   KVS_RETURN_IF_ERROR(memory.Prepare(job, parallel.workers(), ranges));
   const auto n = static_cast<std::int64_t>(job.query_positions.size());
+  const int group = job.layer.group();
+  const int batch = AttendWorker::BatchOf(job.layer, n);
   const std::int64_t tasks = std::int64_t{job.layer.kv_heads} * ranges;
   ParallelFor(parallel, tasks, [&](std::int64_t task, int worker) {
     const auto head = static_cast<int>(task / ranges);
     const auto range = static_cast<int>(task % ranges);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const AttendSums& sums = memory.worker(worker).Run(head, range, i);
-      if (ranges == 1) {
-        Write(job, head, i, sums, out, lse);
-      } else {
-        Copy(sums, job.layer.group(), memory.Partial(job, task, i));
+    for (std::int64_t first = 0; first < n; first += batch) {
+      const auto count = static_cast<int>(std::min<std::int64_t>(batch, n - first));
+      const AttendSums& sums = memory.worker(worker).Run(head, range, first, count);
+      for (int b = 0; b < count; ++b) {
+        const AttendSums of_query = sums.From(b * group);
+        if (ranges == 1) {
+          Write(job, head, first + b, of_query, out, lse);
+        } else {
+          Copy(of_query, group, memory.Partial(job, task, first + b));
+        }
       }
     }
   });

@@ -106,6 +106,44 @@ TEST(Attention, AFarSoftcapLeavesLogitsAsTheyAre) {
   });
 }
 
+// Queries share what is read of a block, not their results: one call for many is as many calls,
+// whatever the group, what each sees and what others hold.
+TEST(Attention, ManyQueriesAtOnceAreWhatEachIsAlone) {
+  constexpr int kQueries = 37;
+  std::vector<TokenPos> positions(kQueries);
+  for (int i = 0; i < kQueries; ++i) positions[static_cast<std::size_t>(i)] = 5 + i * 89 % 420;
+  for (const auto& [query_heads, kv_heads] :
+       {std::pair{2, 2}, {4, 2}, {3, 1}, {10, 2}, {33, 1}, {40, 1}}) {
+    for (const int window : {0, 50}) {
+      LayerSpec layer = MakeLayer(query_heads, kv_heads, 32, 48);
+      layer.sliding_window = window;
+      SCOPED_TRACE(cache_test::Describe(layer));
+      Cache cache = MustCreate("none | k=center+int8, v=turbo4 | exact_sinks=4 | tail=10", {layer});
+      MustAppend(cache, 0, MakePrompt(layer, 350, 39, 10));
+      ASSERT_TRUE(cache.FinishPrefill().ok());
+      MustAppend(cache, 0, MakePrompt(layer, 5, 40, 360), 0, Phase::kVerify);
+      std::vector<float> queries = Queries(layer, kQueries, 41);
+      queries[32 * 7 + 3] = std::numeric_limits<float>::infinity();  // head 0, query 7
+      OnEveryTarget([&] {
+        const Attended all = MustAttend(cache, 0, queries, positions);
+        for (std::size_t i = 0; i < kQueries; ++i) {
+          std::vector<float> one;
+          for (int h = 0; h < query_heads; ++h) {
+            const auto row = queries.begin() + (h * kQueries + static_cast<int>(i)) * 32;
+            one.insert(one.end(), row, row + 32);
+          }
+          const Attended alone = MustAttend(cache, 0, one, std::vector<TokenPos>{positions[i]});
+          for (std::size_t h = 0; h < static_cast<std::size_t>(query_heads); ++h) {
+            const std::size_t at = h * kQueries + i;
+            ASSERT_EQ(std::memcmp(&all.out[at * 48], &alone.out[h * 48], 48 * 4), 0) << at;
+            ASSERT_EQ(std::memcmp(&all.lse[at], &alone.lse[h], 4), 0) << at;
+          }
+        }
+      });
+    }
+  }
+}
+
 // A logit beside the rows' that has no value: it lowers what they add up to and raises lse.
 TEST(Attention, ASinkLogitTakesItsShareOfTheSoftmax) {
   for (const float cap : {0.0F, 2.0F}) {
