@@ -41,7 +41,7 @@ class Family {
 
   void Step() {
     const int member = Below(set().size());
-    switch (Below(10)) {
+    switch (Below(12)) {
       case 0:
       case 1:
         return Fork(member);
@@ -52,6 +52,8 @@ class Family {
         return Trim(member);
       case 5:
         return Reload(member);
+      case 6:
+        return Draft(member);
       default:
         return Append(member);
     }
@@ -96,6 +98,20 @@ class Family {
         MustAppend(cache, i, MakePrompt(layers_[i], rows, seed, first), 0, Phase::kDecode);
         ASSERT_TRUE(cache.Evict(i).ok());
       }
+    });
+  }
+
+  // Rows of which some are accepted.
+  void Draft(int member) {
+    const std::uint64_t seed = random_();
+    const int rows = 1 + Below(40);
+    const int accepted = Below(rows + 1);
+    Both(member, [&](Cache& cache) {
+      const TokenPos first = cache.next_position();
+      for (int i = 0; i < 2; ++i) {
+        MustAppend(cache, i, MakePrompt(layers_[i], rows, seed, first), 0, Phase::kVerify);
+      }
+      ASSERT_TRUE(cache.Accept(accepted).ok());
     });
   }
 
