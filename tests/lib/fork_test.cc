@@ -278,47 +278,60 @@ INSTANTIATE_TEST_SUITE_P(
 
 // -- threads ------------------------------------------------------------------------------------
 
-// Back into the shared rows and on with others, again and again; each time a fork goes on.
-void GoThroughLife(Cache& cache, std::uint64_t seed) {
-  AttendScratch scratch;
+// One row on, read by the step's attention.
+void DecodeStep(Cache& cache, std::uint64_t seed, AttendScratch& scratch) {
+  const TokenPos position = cache.next_position();
   const std::vector<float> queries = UniformRows(4 * 32, seed);
   std::vector<float> out(4 * 32);
-  for (int round = 0; round < 6; ++round) {
-    const auto back = static_cast<TokenPos>(cache.next_position() - 90 - 10 * round);
-    ASSERT_TRUE(cache.TrimToPosition(back, Trim::kAllowInexact).ok());
-    for (TokenPos step = 0; step < 100; ++step) {
-      const TokenPos position = back + step;
-      ASSERT_TRUE(AppendSeeded(cache, seed + static_cast<std::uint64_t>(step), position, 1).ok());
-      ASSERT_TRUE(cache
-                      .Attend(0, {&position, 1}, HeadsView::HeadMajor(queries.data(), 4, 1, 32), {},
-                              scratch, out.data(), nullptr)
-                      .ok());
-      ASSERT_TRUE(cache.Evict(0).ok());
-    }
+  ASSERT_TRUE(AppendSeeded(cache, seed, position, 1).ok());
+  ASSERT_TRUE(cache
+                  .Attend(0, {&position, 1}, HeadsView::HeadMajor(queries.data(), 4, 1, 32), {},
+                          scratch, out.data(), nullptr)
+                  .ok());
+  ASSERT_TRUE(cache.Evict(0).ok());
+}
+
+// Back through all rows, with a step behind each trim: whoever comes last to a block has it alone
+// and writes it in place, others copy what they keep. Then on, each time in a fork of the last.
+void GoThroughLife(Cache& cache, std::uint64_t seed) {
+  AttendScratch scratch;
+  for (TokenPos end = 390; end > 0; end -= 13) {
+    ASSERT_TRUE(cache.TrimToPosition(end, Trim::kAllowInexact).ok());
+    DecodeStep(cache, ++seed, scratch);
+  }
+  for (int round = 0; round < 5; ++round) {
+    for (int step = 0; step < 100; ++step) DecodeStep(cache, ++seed, scratch);
     cache = MustFork(cache);
+    const TokenPos back = cache.next_position() - 40;
+    ASSERT_TRUE(cache.TrimToPosition(back, Trim::kAllowInexact).ok());
   }
 }
 
 TEST(Fork, ThreadsWriteTheirOwnForksAtOnce) {
   const LayerSpec layer = MakeLayer(4, 2, 32, 32);
-  const auto make = [&] {
-    Cache cache = MustCreate(
-        "random(budget=250) | k=center+int8, v=int4 | tail=5 | schedule=every(30)", {layer});
-    MustAppend(cache, 0, MakePrompt(layer, 400, 1));
-    EXPECT_TRUE(cache.FinishPrefill().ok());
-    return cache;
-  };
-  const Cache cache = make();
-  Cache forks[] = {MustFork(cache), MustFork(cache), MustFork(cache)};
-  std::vector<std::thread> threads;
-  for (std::uint64_t i = 0; i < 3; ++i) {
-    threads.emplace_back([&forks, i] { GoThroughLife(forks[i], 1000 * i); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (std::uint64_t i = 0; i < 3; ++i) {
-    Cache alone = make();
-    GoThroughLife(alone, 1000 * i);
-    ExpectSame(forks[i], alone);
+  for (const char* spec :
+       {"none | k=center+int8, v=int4",
+        "random(budget=250) | k=center+int8, v=int4 | tail=5 | schedule=every(30)"}) {
+    SCOPED_TRACE(spec);
+    const auto make = [&] {
+      Cache cache = MustCreate(spec, {layer});
+      MustAppend(cache, 0, MakePrompt(layer, 400, 1));
+      EXPECT_TRUE(cache.FinishPrefill().ok());
+      return cache;
+    };
+    std::vector<Cache> forks;
+    forks.push_back(make());
+    for (int i = 0; i < 2; ++i) forks.push_back(MustFork(forks[0]));
+    std::vector<std::thread> threads;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      threads.emplace_back([&forks, i] { GoThroughLife(forks[i], 1000 * i); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      Cache alone = make();
+      GoThroughLife(alone, 1000 * i);
+      ExpectSame(forks[i], alone);
+    }
   }
 }
 
