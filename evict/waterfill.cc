@@ -91,6 +91,8 @@ class Waterfill final : public Evictor, public LossEstimator {
     return Status::Invalid("waterfill ranks no rows: it tells what they are worth");
   }
   void Flatten(float unit, double weight, std::span<float> losses, std::vector<float>& raw) const;
+  void ScaleHead(const Observation& observation, int h, const WindowSums& sums,
+                 RowLosses* losses) const;
 
   WaterfillOptions options_;
 };
@@ -119,8 +121,10 @@ class KeySpread {
       ColumnNorms(columns, keys_.dim(), norms_);
       ColumnDots(columns, keys_.dim(), mean_, dots_);
       for (int i = 0; i < count; ++i) {
-        const float square = norms_[i] * norms_[i] - 2 * dots_[i] + mean_square_;
-        const double scaled = values[row + i] * factor * std::max(0.0F, square);
+        float square = norms_[i] * norms_[i] - 2 * dots_[i] + mean_square_;
+        if (square < 0) square = 0;
+        // Where squares passed f32 they say nothing (NaN), and the row loses most.
+        const double scaled = values[row + i] * factor * square;
         values[row + i] = scaled < kMostLoss ? static_cast<float>(scaled) : kMostLoss;
       }
     });
@@ -172,6 +176,28 @@ void Waterfill::Flatten(float unit, double weight, std::span<float> losses,
   }
 }
 
+// From what the window pass summed to losses.
+void Waterfill::ScaleHead(const Observation& observation, int h, const WindowSums& sums,
+                          RowLosses* losses) const {
+  const HeadObservation& head = observation.heads[h];
+  const auto begin = static_cast<std::size_t>(losses->head_begin[h]);
+  const auto of_head = [&](std::vector<float>& loss) {
+    return std::span(loss).subspan(begin, head.positions.size());
+  };
+  const auto first =
+      std::lower_bound(head.positions.begin(), head.positions.end(), observation.exact_before) -
+      head.positions.begin();
+  // Sums over sums: both are over the same queries.
+  const auto unit = static_cast<float>(1 / std::max(sums.output_square, 1e-30));
+  std::vector<float> raw;
+  Flatten(unit, 1, of_head(losses->key), raw);
+  Flatten(unit, 1, of_head(losses->value), raw);
+  Flatten(unit, options_.drop_weight, of_head(losses->drop), raw);
+  const double query_square = sums.query_square / sums.count();
+  KeySpread(*head.keys, first)
+      .Scale(query_square / observation.layer.key_dim, of_head(losses->key));
+}
+
 Status Waterfill::Estimate(const Observation& observation, Parallel& parallel,
                            ScoreScratch* scratch, RowLosses* losses) const {
   KVS_RETURN_IF_ERROR(CheckObservation(observation, true));
@@ -192,26 +218,15 @@ Status Waterfill::Estimate(const Observation& observation, Parallel& parallel,
   pass.figures[kDropLoss] = losses->drop.data();
   KVS_ASSIGN_OR_RETURN(const std::vector<WindowSums> sums, RunWindow(pass, parallel, scratch));
 
+  std::vector<Status> scaled(observation.heads.size());  // tasks must not throw
   ParallelFor(parallel, observation.layer.kv_heads, [&](std::int64_t h, int) {
-    const HeadObservation& head = observation.heads[h];
-    if (head.positions.empty()) return;
-    const auto begin = static_cast<std::size_t>(losses->head_begin[h]);
-    const auto of_head = [&](std::vector<float>& loss) {
-      return std::span(loss).subspan(begin, head.positions.size());
-    };
-    const auto first =
-        std::lower_bound(head.positions.begin(), head.positions.end(), observation.exact_before) -
-        head.positions.begin();
-    // Sums over sums: both are over the same queries.
-    const auto unit = static_cast<float>(1 / std::max(sums[h].output_square, 1e-30));
-    std::vector<float> raw;
-    Flatten(unit, 1, of_head(losses->key), raw);
-    Flatten(unit, 1, of_head(losses->value), raw);
-    Flatten(unit, options_.drop_weight, of_head(losses->drop), raw);
-    const double query_square = sums[h].query_square / sums[h].count();
-    KeySpread(*head.keys, first)
-        .Scale(query_square / observation.layer.key_dim, of_head(losses->key));
+    if (observation.heads[h].positions.empty()) return;
+    scaled[h] = NoThrow([&] {
+      ScaleHead(observation, static_cast<int>(h), sums[h], losses);
+      return Status::Ok();
+    });
   });
+  for (Status& status : scaled) KVS_RETURN_IF_ERROR(std::move(status));
   return Status::Ok();
 }
 

@@ -19,15 +19,12 @@ double Reduced(const std::string& how, const std::vector<double>& values) {
   return how == "sum" ? sum : sum / static_cast<double>(values.size());
 }
 
-// Softmax weights of one query, and a bound on their relative error in f32:
+}  // namespace
+
+// The bound on the relative error of weights in f32:
 //   a logit is a sum of dim products, off by dim * 2^-24 * sum |q_d k_d| * scale at most (no order
 //   of summing is worse), twice that in exp(x - max); exp is good to 1e-6 and is taken twice (to
 //   the block's maximum, and between maxima); sums over 64 rows and over blocks add 2^-24 a term.
-struct Weights {
-  std::vector<double> p;
-  double relative_error = 0;
-};
-
 Weights Softmax(const Layer& layer, int kv_head, const float* q, std::int64_t visible) {
   const int dim = layer.spec.key_dim;
   Weights weights;
@@ -62,29 +59,40 @@ Weights Softmax(const Layer& layer, int kv_head, const float* q, std::int64_t vi
   return weights;
 }
 
-// p / (1 - p) |o - v| per row, and its bound: the odds amplify the error of p by 1 / (1 - p), the
-// output is a sum of rows terms of weight p, |o - v| is a sum of dim squares.
+// An output is a sum of `rows` terms of weight p.
+Output OutputOf(const Layer& layer, int kv_head, const Weights& weights) {
+  const int dim = layer.spec.value_dim;
+  Output output;
+  output.o.resize(static_cast<std::size_t>(dim));
+  std::vector<double> magnitude(static_cast<std::size_t>(dim));
+  for (std::int64_t j = 0; j < layer.rows; ++j) {
+    const float* value = layer.v.data() + (kv_head * layer.rows + j) * dim;
+    for (int d = 0; d < dim; ++d) {
+      output.o[d] += weights.p[j] * value[d];
+      magnitude[d] += weights.p[j] * std::abs(value[d]);
+    }
+  }
+  for (int d = 0; d < dim; ++d) {
+    const double error =
+        (weights.relative_error + (static_cast<double>(layer.rows) + 2) * kUnit) * magnitude[d];
+    output.error += error * error;
+  }
+  output.error = std::sqrt(output.error);
+  return output;
+}
+
+namespace {
+
+// p / (1 - p) |o - v| per row, and its bound: the odds amplify the error of p by 1 / (1 - p),
+// |o - v| is a sum of dim squares.
 void Perturb(const Layer& layer, int kv_head, Weights weights, std::vector<double>* score,
              std::vector<double>* bound) {
   const int dim = layer.spec.value_dim;
   const auto value = [&](std::int64_t j) {
     return layer.v.data() + (kv_head * layer.rows + j) * dim;
   };
-  std::vector<double> o(dim);
-  std::vector<double> magnitude(dim);
-  for (std::int64_t j = 0; j < layer.rows; ++j) {
-    for (int d = 0; d < dim; ++d) {
-      o[d] += weights.p[j] * value(j)[d];
-      magnitude[d] += weights.p[j] * std::abs(value(j)[d]);
-    }
-  }
-  double output_error = 0;
-  for (int d = 0; d < dim; ++d) {
-    const double error =
-        (weights.relative_error + (static_cast<double>(layer.rows) + 2) * kUnit) * magnitude[d];
-    output_error += error * error;
-  }
-  output_error = std::sqrt(output_error);
+  const Output output = OutputOf(layer, kv_head, weights);
+  const std::vector<double>& o = output.o;
   for (std::int64_t j = 0; j < layer.rows; ++j) {
     const double p = std::min(weights.p[j], 1 - 0x1p-20);
     double distance = 0;
@@ -93,7 +101,7 @@ void Perturb(const Layer& layer, int kv_head, Weights weights, std::vector<doubl
     const double odds = p / (1 - p);
     (*score)[j] = odds * distance;
     const double odds_error = odds * std::min(1.0, (weights.relative_error + 4 * kUnit) / (1 - p));
-    const double distance_error = output_error + distance * (dim + 4) * kUnit;
+    const double distance_error = output.error + distance * (dim + 4) * kUnit;
     (*bound)[j] = odds_error * (distance + distance_error) + odds * distance_error;
   }
 }

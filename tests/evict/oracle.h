@@ -42,6 +42,21 @@ struct HeadScores {
 
 std::vector<HeadScores> Score(const Layer& layer, const Options& options);
 
+// Softmax weights of one query over the first `visible` rows of a KV head, and how far f32 may be
+// from each, relative.
+struct Weights {
+  std::vector<double> p;
+  double relative_error = 0;
+};
+Weights Softmax(const Layer& layer, int kv_head, const float* q, std::int64_t visible);
+
+// The attention output of these weights, and how far f32 may be from it, as a length.
+struct Output {
+  std::vector<double> o;
+  double error = 0;
+};
+Output OutputOf(const Layer& layer, int kv_head, const Weights& weights);
+
 std::vector<double> Smooth(const std::vector<double>& raw, const Options& options);
 
 // What stays of `raw.size()` rows: rules 2.1 to 2.5 of the selection, `budget` rows already

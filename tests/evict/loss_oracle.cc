@@ -1,0 +1,178 @@
+#include "tests/evict/loss_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace kvsieve::oracle {
+namespace {
+
+constexpr double kUnit = 0x1p-24;  // f32 rounding error, relative
+// Weights below 1e-19 have squares below f32; weights below 2.7e-38 are 0.
+constexpr double kLeastWeight = 1e-19;
+
+// One head's sums over its queries. All are of terms that are not negative, so that bounds add up,
+// as do the rounding errors of the sums: 2^-24 a term.
+struct Sums {
+  std::vector<Range> key, value, drop;  // [rows]
+  Range output_square;
+  double query_square = 0;
+  double terms = 0;
+};
+
+void Add(Range* sum, double least, double most) {
+  sum->least += std::max(0.0, least);
+  sum->most += most;
+}
+
+// p (1 - e) .. p (1 + e) squared.
+Range SquareOf(double value, double error) {
+  const double least = std::max(0.0, value - error);
+  return {least * least, (value + error) * (value + error)};
+}
+
+// A row's three terms of one query: p^2 |v - o|^2, p^2 |v|^2, (p / (1 - p))^2 |v - o|^2. The odds
+// amplify the error of p by 1 / (1 - p); o is off by output.error; a length is off by
+// (dim + 4) * 2^-24 of itself.
+void AddRow(double weight, double weight_error, const Output& output, const float* value,
+            Range* const to[3]) {
+  const auto dim = output.o.size();
+  double distance = 0;
+  double length = 0;
+  for (std::size_t d = 0; d < dim; ++d) {
+    distance += (output.o[d] - value[d]) * (output.o[d] - value[d]);
+    length += static_cast<double>(value[d]) * value[d];
+  }
+  distance = std::sqrt(distance);
+  length = std::sqrt(length);
+  const double rounding = (static_cast<double>(dim) + 4) * kUnit;
+  const Range away = SquareOf(distance, output.error + distance * rounding);
+  const Range size = SquareOf(length, length * rounding);
+  const Range p = SquareOf(weight, weight * (weight_error + 4 * kUnit) + kLeastWeight);
+  const double clamped = std::min(weight, 1 - 0x1p-20);
+  const double odds = clamped / (1 - clamped);
+  const double odds_error =
+      odds * std::min(1.0, (weight_error + 4 * kUnit) / (1 - clamped)) + kLeastWeight;
+  const Range odds_square = SquareOf(odds, odds_error);
+  Add(to[0], p.least * away.least, p.most * away.most);
+  Add(to[1], p.least * size.least, p.most * size.most);
+  Add(to[2], odds_square.least * away.least, odds_square.most * away.most);
+}
+
+Sums SumsOf(const Layer& layer, int kv_head, const LossOptions& options) {
+  const auto rows = static_cast<std::size_t>(layer.rows);
+  const int window = static_cast<int>(std::min<std::int64_t>(options.window, layer.rows));
+  Sums sums{std::vector<Range>(rows), std::vector<Range>(rows), std::vector<Range>(rows), {}};
+  for (int g = 0; g < layer.spec.group(); ++g) {
+    for (int w = 0; w < window; ++w) {
+      const int query_row =
+          (kv_head * layer.spec.group() + g) * layer.window_rows + layer.window_rows - window + w;
+      const float* q = layer.q.data() + query_row * layer.spec.key_dim;
+      const Weights weights = Softmax(layer, kv_head, q, layer.rows - window + w + 1);
+      const Output output = OutputOf(layer, kv_head, weights);
+      for (std::size_t j = 0; j < rows; ++j) {
+        const float* value =
+            layer.v.data() +
+            (kv_head * layer.rows + static_cast<std::int64_t>(j)) * layer.spec.value_dim;
+        Range* const to[3] = {&sums.key[j], &sums.value[j], &sums.drop[j]};
+        AddRow(weights.p[j], weights.relative_error, output, value, to);
+      }
+      double square = 0;
+      for (const double o : output.o) square += o * o;
+      const Range of_output = SquareOf(std::sqrt(square), output.error);
+      Add(&sums.output_square, of_output.least, of_output.most);
+      for (int d = 0; d < layer.spec.key_dim; ++d) {
+        sums.query_square += static_cast<double>(q[d]) * q[d];
+      }
+      sums.terms += 1;
+    }
+  }
+  return sums;
+}
+
+// F: over the mean square of the output, pooled over the rows before the window, to `power`.
+// Each step grows with what it is given, so bounds go through it.
+std::vector<Range> Flattened(const std::vector<Range>& raw, const Sums& sums, double weight,
+                             const LossOptions& options) {
+  const double rounding = (sums.terms + options.pool.width + 8) * kUnit;
+  const auto rows = static_cast<std::int64_t>(raw.size());
+  const std::int64_t pooled = std::max<std::int64_t>(0, rows - options.window);
+  const auto flatten = [&](bool most) {
+    std::vector<double> values;
+    for (const Range& range : raw) {
+      values.push_back(most ? range.most * (1 + rounding) / sums.output_square.least
+                            : range.least * (1 - rounding) / sums.output_square.most);
+    }
+    std::vector<double> smooth = Smooth({values.begin(), values.begin() + pooled}, options.pool);
+    smooth.insert(smooth.end(), values.begin() + pooled, values.end());
+    for (double& value : smooth) value = weight * std::pow(value, options.power);
+    return smooth;
+  };
+  const std::vector<double> least = flatten(false);
+  const std::vector<double> most = flatten(true);
+  std::vector<Range> ranges;
+  for (std::size_t j = 0; j < raw.size(); ++j) {
+    ranges.push_back({least[j] * (1 - 2 * kUnit), most[j] * (1 + 2 * kUnit)});
+  }
+  return ranges;
+}
+
+// |k - mean k|^2, the mean over the rows that are not exact. In f32 it is |k|^2 - 2 k.m + |m|^2,
+// whose three sums of dim products are off by 2^-24 a product at most, and each element of m is a
+// sum of 64 at a time.
+std::vector<Range> Spreads(const Layer& layer, int kv_head, TokenPos exact_before) {
+  const auto dim = static_cast<std::size_t>(layer.spec.key_dim);
+  const float* keys = layer.k.data() + kv_head * layer.rows * layer.spec.key_dim;
+  std::vector<double> mean(dim);
+  std::vector<double> magnitude(dim);
+  double count = 0;
+  for (std::size_t j = 0; j < static_cast<std::size_t>(layer.rows); ++j) {
+    if (layer.positions[j] < exact_before) continue;
+    count += 1;
+    for (std::size_t d = 0; d < dim; ++d) {
+      mean[d] += keys[j * dim + d];
+      magnitude[d] += std::abs(keys[j * dim + d]);
+    }
+  }
+  std::vector<Range> spreads;
+  for (std::size_t j = 0; j < static_cast<std::size_t>(layer.rows); ++j) {
+    double square = 0;
+    double error = 0;
+    for (std::size_t d = 0; d < dim; ++d) {
+      const double m = count > 0 ? mean[d] / count : 0;
+      const double mean_error = count > 0 ? (64 + 2) * kUnit * magnitude[d] / count : 0;
+      const double k = keys[j * dim + d];
+      square += (k - m) * (k - m);
+      const double terms = k * k + 2 * std::abs(k * m) + m * m;
+      error += (static_cast<double>(dim) + 6) * kUnit * terms +
+               2 * (std::abs(k) + std::abs(m)) * mean_error;
+    }
+    spreads.push_back({std::max(0.0, square - error), square + error});
+  }
+  return spreads;
+}
+
+}  // namespace
+
+std::vector<HeadLosses> Losses(const Layer& layer, const LossOptions& options) {
+  std::vector<HeadLosses> heads;
+  for (int h = 0; h < layer.spec.kv_heads; ++h) {
+    HeadLosses losses;
+    if (layer.rows > 0) {
+      const Sums sums = SumsOf(layer, h, options);
+      losses = {Flattened(sums.key, sums, 1, options), Flattened(sums.value, sums, 1, options),
+                Flattened(sums.drop, sums, options.drop_weight, options)};
+      const double scale = static_cast<double>(layer.spec.scale) * layer.spec.scale;
+      const double factor = sums.query_square / sums.terms * scale / layer.spec.key_dim;
+      const std::vector<Range> spreads = Spreads(layer, h, options.exact_before);
+      for (std::size_t j = 0; j < spreads.size(); ++j) {
+        losses.key[j].least *= spreads[j].least * factor * (1 - 6 * kUnit);
+        losses.key[j].most *= spreads[j].most * factor * (1 + 6 * kUnit);
+      }
+    }
+    heads.push_back(std::move(losses));
+  }
+  return heads;
+}
+
+}  // namespace kvsieve::oracle
