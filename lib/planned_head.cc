@@ -43,12 +43,13 @@ PlannedHead::PlannedHead(const LayerState& layer, const HeadObservation& head,
   begin_ = static_cast<RowIndex>(
       std::lower_bound(positions.begin(), positions.end(), layer.sinks_end) - positions.begin());
   end_ = static_cast<RowIndex>(std::max<std::int64_t>(begin_, rows - limits.tail));
-  const auto span = [&](RowIndex first, std::int64_t last) -> PositionSpan {
-    if (first == last) return {};
-    return {last - first, positions[first], positions[last - 1]};
-  };
-  exact_bytes_ =
-      ExactBytes(layer.shape, span(0, begin_)) + ExactBytes(layer.shape, span(end_, rows));
+  sink_bytes_ = ExactBytes(layer.shape, SpanOf(0, begin_));
+  tail_bytes_ = ExactBytes(layer.shape, SpanOf(end_, rows));
+}
+
+PositionSpan PlannedHead::SpanOf(RowIndex first, RowIndex end) const {
+  if (first == end) return {};
+  return {end - first, head_.positions[first], head_.positions[end - 1]};
 }
 
 // Tiers by their bytes; one that takes as many as another is never better for all rows, and left
@@ -59,6 +60,7 @@ Status PlannedHead::BuildLadder() {
   std::stable_sort(tiers.begin(), tiers.end(), [&](int a, int b) {
     return RowBytesIn(layer_.stores[a]) < RowBytesIn(layer_.stores[b]);
   });
+  KVS_DCHECK(tiers.size() <= kMaxRungs);
   tier_of_ = {-1};
   for (const int tier : tiers) {
     const LayerStore& store = layer_.stores[tier];
@@ -84,16 +86,32 @@ Status PlannedHead::Prepare(const RowLossSpans& losses) {
   FindSteps(ladder_, {of_planned(losses.key), of_planned(losses.value), of_planned(losses.drop)},
             steps_.data());
   ForceSteps();
-  if (planned > 0) {
-    const TokenPos first = head_.positions[begin_];
-    const TokenPos last = head_.positions[end_ - 1];
-    const auto most_rows = static_cast<std::int64_t>(planned);
-    most_position_bytes_ =
-        ladder_.rungs * PositionList::MostBytesFor(most_rows, std::int64_t{last} - first + 1).live;
-  }
+  FindBounds();
   rungs_.resize(planned);
   RaiseTo(kForcedStep);
   return Status::Ok();
+}
+
+void PlannedHead::FindBounds() {
+  fixed_bytes_ = sink_bytes_ + tail_bytes_;
+  variable_bytes_ = 0;
+  for (const LayerStore& store : layer_.stores) {
+    fixed_bytes_ += Tier::BytesOf(store, 0, {}).kept_bytes();
+    for (const Side side : store.sides()) {  // a group that is begun has all its scales
+      const Codec& codec = store.chain(side).codec();
+      variable_bytes_ += (codec.group_rows() - 1) * codec.row_bytes().scales;
+    }
+  }
+  if (begin_ == end_) return;
+  const PositionSpan planned = SpanOf(begin_, end_);
+  variable_bytes_ +=
+      ladder_.rungs * PositionList::MostBytesFor(planned.rows, planned.length()).live;
+  if (const int group = layer_.prompt_group_rows(); group > 1) {
+    const auto rows = static_cast<RowIndex>(head_.positions.size());
+    PositionSpan exact = SpanOf(begin_, rows);
+    exact.rows = std::min<std::int64_t>(exact.rows, group - 1 + (rows - end_));
+    variable_bytes_ += ExactBytes(layer_.shape, exact) - tail_bytes_;
+  }
 }
 
 // The lowest rung that is fine enough for the window.
@@ -127,7 +145,7 @@ std::span<const float> PlannedHead::StepsTo(int rung) const {
 }
 
 PlannedHead::RungRows PlannedHead::RowsAt(float price) const {
-  RungRows rows(static_cast<std::size_t>(ladder_.rungs) + 1);
+  RungRows rows = {};
   std::int64_t below = end_ - begin_;  // rows on this rung or higher
   for (int rung = 1; rung <= ladder_.rungs; ++rung) {
     const std::int64_t here = CountAtLeast(StepsTo(rung), price);
@@ -138,35 +156,36 @@ PlannedHead::RungRows PlannedHead::RowsAt(float price) const {
   return rows;
 }
 
-// With one tier, rows that do not fill a group of its codecs are exact (CutSegments).
-std::int64_t PlannedHead::RowBytesOf(std::span<const std::int64_t> rows) const {
-  std::int64_t bytes = exact_bytes_;
-  const std::int64_t unsealed = rows[ladder_.rungs] % layer_.prompt_group_rows();
-  if (unsealed > 0) {
-    const PositionSpan anywhere{unsealed, head_.positions[begin_], head_.positions.back()};
-    bytes += ExactBytes(layer_.shape, anywhere);
-  }
-  // Tiers off the ladder have statistics too.
-  std::vector<std::int64_t> in_tiers(layer_.stores.size());
-  for (int rung = 1; rung <= ladder_.rungs; ++rung) in_tiers[tier_of_[rung]] = rows[rung];
-  in_tiers[tier_of_[ladder_.rungs]] -= unsealed;
-  for (std::size_t tier = 0; tier < in_tiers.size(); ++tier) {
-    bytes += Tier::BytesOf(layer_.stores[tier], in_tiers[tier], {}).kept_bytes();
+std::int64_t PlannedHead::LeastBytesOf(const RungRows& rows) const {
+  std::int64_t bytes = fixed_bytes_;
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) {
+    bytes += rows[rung] * static_cast<std::int64_t>(ladder_.bytes[rung]);
   }
   return bytes;
 }
 
-std::int64_t PlannedHead::MostBytesOf(std::span<const std::int64_t> rows) const {
-  return RowBytesOf(rows) + most_position_bytes_;
+std::int64_t PlannedHead::MostBytesOf(const RungRows& rows) const {
+  return LeastBytesOf(rows) + variable_bytes_;
 }
 
-std::int64_t PlannedHead::BytesOf(std::span<const std::int64_t> rows) const {
-  std::int64_t bytes = RowBytesOf(rows);
-  for (int rung = 1; rung <= ladder_.rungs; ++rung) {
-    if (rows[rung] == 0) continue;
+// With one tier, rows that do not fill a group of its codecs are exact (CutSegments), in one list
+// with the tail.
+std::int64_t PlannedHead::BytesOf(const RungRows& rows) const {
+  std::int64_t bytes = sink_bytes_ + tail_bytes_;
+  const std::int64_t unsealed = rows[ladder_.rungs] % layer_.prompt_group_rows();
+  if (unsealed > 0) {
+    PositionSpan exact = SpanOf(begin_, static_cast<RowIndex>(head_.positions.size()));
+    exact.rows += unsealed - (end_ - begin_);
+    bytes += ExactBytes(layer_.shape, exact) - tail_bytes_;
+  }
+  std::array<std::int64_t, kMaxRungs> in_tiers = {};  // tiers off the ladder have statistics too
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) in_tiers[tier_of_[rung]] = rows[rung];
+  in_tiers[tier_of_[ladder_.rungs]] -= unsealed;
+  for (std::size_t tier = 0; tier < layer_.stores.size(); ++tier) {
+    PositionSpan held = SpanOf(begin_, in_tiers[tier] > 0 ? end_ : begin_);
+    held.rows = in_tiers[tier];
     bytes +=
-        PositionList::BytesFor({rows[rung], head_.positions[begin_], head_.positions[end_ - 1]})
-            .live;
+        Tier::BytesOf(layer_.stores[tier], held.rows, PositionList::BytesFor(held)).kept_bytes();
   }
   return bytes;
 }
@@ -180,12 +199,6 @@ void PlannedHead::RaiseTo(float price) {
     }
   }
   on_rungs_ = RowsAt(price);
-}
-
-void PlannedHead::RaiseAll() {
-  std::fill(rungs_.begin(), rungs_.end(), static_cast<std::uint8_t>(ladder_.rungs));
-  on_rungs_.assign(static_cast<std::size_t>(ladder_.rungs) + 1, 0);
-  on_rungs_[ladder_.rungs] = end_ - begin_;
 }
 
 void PlannedHead::Move(RowIndex row, int rung) {

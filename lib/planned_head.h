@@ -2,6 +2,7 @@
 #ifndef KVSIEVE_LIB_PLANNED_HEAD_H_
 #define KVSIEVE_LIB_PLANNED_HEAD_H_
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -28,7 +29,7 @@ struct PlanLimits {
 // rung of the head's ladder (lib/tier_steps.h): 0 is gone, the others are tiers.
 class PlannedHead {
  public:
-  using RungRows = std::vector<std::int64_t>;  // rows on each rung, [rungs + 1]
+  using RungRows = std::array<std::int64_t, kMaxRungs + 1>;  // rows on each rung
 
   // `layer` and `head` outlive this.
   PlannedHead(const LayerState& layer, const HeadObservation& head, const PlanLimits& limits);
@@ -43,14 +44,13 @@ class PlannedHead {
 
   // Bytes of the head with so many rows on each rung: the exact ones included, and positions as if
   // each tier reached from the first planned row to the last.
-  std::int64_t BytesOf(std::span<const std::int64_t> rows) const;
-  // The same without positions of the tiers, and with more than they ever take: bounds that
-  // grow with every step.
-  std::int64_t RowBytesOf(std::span<const std::int64_t> rows) const;
-  std::int64_t MostBytesOf(std::span<const std::int64_t> rows) const;
+  std::int64_t BytesOf(const RungRows& rows) const;
+  // Bounds that grow with every step, as BytesOf does not: lists of positions change their form,
+  // and groups of a codec are begun and filled.
+  std::int64_t LeastBytesOf(const RungRows& rows) const;
+  std::int64_t MostBytesOf(const RungRows& rows) const;
 
   void RaiseTo(float price);
-  void RaiseAll();
   int rung(RowIndex row) const { return rungs_[row - begin_]; }
   void Move(RowIndex row, int rung);
 
@@ -77,6 +77,8 @@ class PlannedHead {
 
  private:
   Status BuildLadder();
+  void FindBounds();
+  PositionSpan SpanOf(RowIndex first, RowIndex end) const;
   void ForceSteps();
   int FineRung() const;
   std::span<const float> StepsTo(int rung) const;
@@ -88,11 +90,13 @@ class PlannedHead {
   RowIndex end_ = 0;
   Ladder ladder_;
   std::vector<int> tier_of_;  // of rungs 1, 2, ...; [0] is not used
-  std::int64_t exact_bytes_ = 0;
-  std::int64_t most_position_bytes_ = 0;
+  std::int64_t sink_bytes_ = 0;
+  std::int64_t tail_bytes_ = 0;
+  std::int64_t fixed_bytes_ = 0;     // of exact rows and statistics
+  std::int64_t variable_bytes_ = 0;  // MostBytesOf - LeastBytesOf
   std::vector<float> steps_;         // [rungs, planned]
   std::vector<std::uint8_t> rungs_;  // [planned]
-  RungRows on_rungs_;
+  RungRows on_rungs_ = {};
 };
 
 }  // namespace kvsieve

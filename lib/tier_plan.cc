@@ -46,12 +46,12 @@ class GroupPlan {
   // Raises rows of the heads; the note, if there is something to say.
   std::string Run() {
     if (BytesAt(kFreeBits, &PlannedHead::BytesOf) <= limit_bytes_) {
-      for (PlannedHead& head : heads_) head.RaiseAll();
+      RaiseTo(kFreeBits);
       return StrCat("budget not reached: ", Bytes(), " of ", limit_bytes_, " bytes");
     }
     const std::uint32_t surely_fits = CheapestFitting(kFreeBits, &PlannedHead::MostBytesOf);
-    const std::uint32_t surely_not =
-        surely_fits == kFreeBits ? kFreeBits : CheapestFitting(kFreeBits, &PlannedHead::RowBytesOf);
+    // All steps at this price do not fit; some of them may.
+    const std::uint32_t surely_not = CheapestFitting(kFreeBits, &PlannedHead::LeastBytesOf) - 1;
     RaiseTo(surely_fits);
     const std::int64_t least = Bytes();
     if (least > limit_bytes_) {
@@ -62,7 +62,7 @@ class GroupPlan {
   }
 
  private:
-  using Size = std::int64_t (PlannedHead::*)(std::span<const std::int64_t>) const;
+  using Size = std::int64_t (PlannedHead::*)(const PlannedHead::RungRows&) const;
 
   // Bytes of all rows at a price.
   std::int64_t BytesAt(std::uint32_t price_bits, Size size) const {
@@ -226,11 +226,7 @@ class TierPlan {
  private:
   // floor(limit * part / whole), of numbers whose product may pass 64 bits.
   static std::int64_t ShareOf(std::int64_t limit, std::int64_t part, std::int64_t whole) {
-    if (whole == 0) return 0;
-    const std::int64_t quotient = limit / whole;
-    const std::int64_t rest = limit % whole;
-    return quotient * part +
-           static_cast<std::int64_t>(static_cast<long double>(rest) * part / whole);
+    return whole == 0 ? 0 : static_cast<std::int64_t>(static_cast<__int128>(limit) * part / whole);
   }
 
   const ByteBudgetCall& call_;

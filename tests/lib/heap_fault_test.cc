@@ -183,6 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "random(budget=90) | kv=int8 | tail=30 | schedule=per_chunk",
                       "recency(budget=90) | kv=int8 | tail=3 | schedule=every(4)",
                       "snapkv(budget=3x,window=16,split=adaptive) | kv=q8_0",
+                      "waterfill(budget=4x,window=16) | tiers=[kv=int8; k=center+turbo4, v=int2]",
                       "output_perturbation(budget=25%,window=16,scope=model) | v=q4_0",
                       "mix(0.7*window_attention(window=16),0.3*key_norm,budget=70,split=pyramid)",
                       "lag(budget=90,select=chunk:8) | kv=turbo5",
