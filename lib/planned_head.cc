@@ -29,6 +29,10 @@ bool HasWindowBits(const LayerStore& store) {
   });
 }
 
+std::int64_t StatsBytes(const LayerStore& store) {
+  return Tier::BytesOf(store, 0, {}).kept_bytes();
+}
+
 std::int64_t ExactBytes(const RowShape& shape, const PositionSpan& rows) {
   return ExactRows::BytesOf(shape, rows.rows, PositionList::BytesFor(rows)).kept_bytes();
 }
@@ -43,7 +47,6 @@ PlannedHead::PlannedHead(const LayerState& layer, const HeadObservation& head,
   begin_ = static_cast<RowIndex>(
       std::lower_bound(positions.begin(), positions.end(), layer.sinks_end) - positions.begin());
   end_ = static_cast<RowIndex>(std::max<std::int64_t>(begin_, rows - limits.tail));
-  sink_bytes_ = ExactBytes(layer.shape, SpanOf(0, begin_));
   tail_bytes_ = ExactBytes(layer.shape, SpanOf(end_, rows));
 }
 
@@ -93,14 +96,17 @@ Status PlannedHead::Prepare(const RowLossSpans& losses) {
 }
 
 void PlannedHead::FindBounds() {
-  fixed_bytes_ = sink_bytes_ + tail_bytes_;
+  fixed_bytes_ = ExactBytes(layer_.shape, SpanOf(0, begin_)) + tail_bytes_;
   variable_bytes_ = 0;
   for (const LayerStore& store : layer_.stores) {
-    fixed_bytes_ += Tier::BytesOf(store, 0, {}).kept_bytes();
+    fixed_bytes_ += StatsBytes(store);
     for (const Side side : store.sides()) {  // a group that is begun has all its scales
       const Codec& codec = store.chain(side).codec();
       variable_bytes_ += (codec.group_rows() - 1) * codec.row_bytes().scales;
     }
+  }
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) {
+    stats_bytes_[rung] = StatsBytes(layer_.stores[tier_of_[rung]]);
   }
   if (begin_ == end_) return;
   const PositionSpan planned = SpanOf(begin_, end_);
@@ -170,23 +176,26 @@ std::int64_t PlannedHead::MostBytesOf(const RungRows& rows) const {
 
 // With one tier, rows that do not fill a group of its codecs are exact (CutSegments), in one list
 // with the tail.
-std::int64_t PlannedHead::BytesOf(const RungRows& rows) const {
-  std::int64_t bytes = sink_bytes_ + tail_bytes_;
-  const std::int64_t unsealed = rows[ladder_.rungs] % layer_.prompt_group_rows();
+std::int64_t PlannedHead::BytesOn(int rung, std::int64_t rows) const {
+  if (rung == 0) return 0;
+  std::int64_t bytes = 0;
+  const std::int64_t unsealed = rows % layer_.prompt_group_rows();
   if (unsealed > 0) {
     PositionSpan exact = SpanOf(begin_, static_cast<RowIndex>(head_.positions.size()));
     exact.rows += unsealed - (end_ - begin_);
     bytes += ExactBytes(layer_.shape, exact) - tail_bytes_;
   }
-  std::array<std::int64_t, kMaxRungs> in_tiers = {};  // tiers off the ladder have statistics too
-  for (int rung = 1; rung <= ladder_.rungs; ++rung) in_tiers[tier_of_[rung]] = rows[rung];
-  in_tiers[tier_of_[ladder_.rungs]] -= unsealed;
-  for (std::size_t tier = 0; tier < layer_.stores.size(); ++tier) {
-    PositionSpan held = SpanOf(begin_, in_tiers[tier] > 0 ? end_ : begin_);
-    held.rows = in_tiers[tier];
-    bytes +=
-        Tier::BytesOf(layer_.stores[tier], held.rows, PositionList::BytesFor(held)).kept_bytes();
-  }
+  const std::int64_t sealed = rows - unsealed;
+  PositionSpan held = SpanOf(begin_, sealed > 0 ? end_ : begin_);
+  held.rows = sealed;
+  const PositionBytes positions = PositionList::BytesFor(held);
+  const LayerStore& store = layer_.stores[tier_of_[rung]];
+  return bytes + Tier::BytesOf(store, sealed, positions).kept_bytes() - stats_bytes_[rung];
+}
+
+std::int64_t PlannedHead::BytesOf(const RungRows& rows) const {
+  std::int64_t bytes = fixed_bytes_;
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) bytes += BytesOn(rung, rows[rung]);
   return bytes;
 }
 
@@ -199,13 +208,24 @@ void PlannedHead::RaiseTo(float price) {
     }
   }
   on_rungs_ = RowsAt(price);
+  bytes_ = fixed_bytes_;
+  for (int rung = 1; rung <= ladder_.rungs; ++rung) {
+    bytes_on_[rung] = BytesOn(rung, on_rungs_[rung]);
+    bytes_ += bytes_on_[rung];
+  }
 }
 
 void PlannedHead::Move(RowIndex row, int rung) {
   std::uint8_t& at = rungs_[row - begin_];
-  --on_rungs_[at];
+  const auto add = [&](int to, int rows) {
+    on_rungs_[to] += rows;
+    bytes_ -= bytes_on_[to];
+    bytes_on_[to] = BytesOn(to, on_rungs_[to]);
+    bytes_ += bytes_on_[to];
+  };
+  add(at, -1);
   at = static_cast<std::uint8_t>(rung);
-  ++on_rungs_[at];
+  add(at, 1);
 }
 
 void PlannedHead::AppendKept(std::vector<TokenPos>* positions,

@@ -29,7 +29,8 @@ struct PlanLimits {
 // rung of the head's ladder (lib/tier_steps.h): 0 is gone, the others are tiers.
 class PlannedHead {
  public:
-  using RungRows = std::array<std::int64_t, kMaxRungs + 1>;  // rows on each rung
+  using PerRung = std::array<std::int64_t, kMaxRungs + 1>;
+  using RungRows = PerRung;  // rows on each rung
 
   // `layer` and `head` outlive this.
   PlannedHead(const LayerState& layer, const HeadObservation& head, const PlanLimits& limits);
@@ -40,7 +41,6 @@ class PlannedHead {
 
   // How many rows are on each rung at a price.
   RungRows RowsAt(float price) const;
-  const RungRows& rows_on_rungs() const { return on_rungs_; }
 
   // Bytes of the head with so many rows on each rung: the exact ones included, and positions as if
   // each tier reached from the first planned row to the last.
@@ -51,6 +51,8 @@ class PlannedHead {
   std::int64_t MostBytesOf(const RungRows& rows) const;
 
   void RaiseTo(float price);
+  // Bytes of the head as its rows stand.
+  std::int64_t bytes() const { return bytes_; }
   int rung(RowIndex row) const { return rungs_[row - begin_]; }
   void Move(RowIndex row, int rung);
 
@@ -78,6 +80,8 @@ class PlannedHead {
  private:
   Status BuildLadder();
   void FindBounds();
+  // What `rows` rows of a rung take beside fixed_bytes_.
+  std::int64_t BytesOn(int rung, std::int64_t rows) const;
   PositionSpan SpanOf(RowIndex first, RowIndex end) const;
   void ForceSteps();
   int FineRung() const;
@@ -90,13 +94,15 @@ class PlannedHead {
   RowIndex end_ = 0;
   Ladder ladder_;
   std::vector<int> tier_of_;  // of rungs 1, 2, ...; [0] is not used
-  std::int64_t sink_bytes_ = 0;
   std::int64_t tail_bytes_ = 0;
-  std::int64_t fixed_bytes_ = 0;     // of exact rows and statistics
+  std::int64_t fixed_bytes_ = 0;  // of exact rows and of statistics, also of tiers off the ladder
+  PerRung stats_bytes_ = {};
   std::int64_t variable_bytes_ = 0;  // MostBytesOf - LeastBytesOf
   std::vector<float> steps_;         // [rungs, planned]
   std::vector<std::uint8_t> rungs_;  // [planned]
   RungRows on_rungs_ = {};
+  PerRung bytes_on_ = {};   // BytesOn of each
+  std::int64_t bytes_ = 0;  // fixed_bytes_ and these
 };
 
 }  // namespace kvsieve

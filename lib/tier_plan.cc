@@ -89,10 +89,9 @@ class GroupPlan {
   }
 
   std::int64_t Bytes() const {
-    return std::accumulate(heads_.begin(), heads_.end(), std::int64_t{0},
-                           [](std::int64_t sum, const PlannedHead& head) {
-                             return sum + head.BytesOf(head.rows_on_rungs());
-                           });
+    return std::accumulate(
+        heads_.begin(), heads_.end(), std::int64_t{0},
+        [](std::int64_t sum, const PlannedHead& head) { return sum + head.bytes(); });
   }
 
   // Steps with a price in [least, below), best first, until one does not fit.
@@ -112,10 +111,10 @@ class GroupPlan {
       std::size_t end = i + 1;
       while (end < steps.size() && steps[end].SameMove(step)) ++end;
       PlannedHead& head = heads_[step.head];
-      const std::int64_t before = head.BytesOf(head.rows_on_rungs());
+      const std::int64_t before = head.bytes();
       const int from = head.rung(step.row);
       head.Move(step.row, steps[end - 1].rung);
-      bytes += head.BytesOf(head.rows_on_rungs()) - before;
+      bytes += head.bytes() - before;
       if (bytes > limit_bytes_) {
         head.Move(step.row, from);
         return;
