@@ -19,15 +19,11 @@ namespace kvsieve {
 namespace {
 
 using bench::Check;
+using bench::Median;
 using bench::Prompt;
 using bench::RecordingAllocator;
 using bench::StagedCache;
 using bench::ThreadSeconds;
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 void Attend(benchmark::State& state, const std::string& spec, const std::string& target,
             std::int64_t rows) {

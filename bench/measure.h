@@ -3,10 +3,12 @@
 #ifndef KVSIEVE_BENCH_MEASURE_H_
 #define KVSIEVE_BENCH_MEASURE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <map>
+#include <vector>
 
 #include "bench/pure_read.h"
 #include "kvsieve/allocator.h"
@@ -46,6 +48,11 @@ inline double ThreadSeconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+inline double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
 }
 
 }  // namespace kvsieve::bench
