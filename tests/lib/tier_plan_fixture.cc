@@ -1,36 +1,12 @@
 #include "tests/lib/tier_plan_fixture.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "kvsieve/str_cat.h"
 #include "lib/tier_errors.h"
 
 namespace kvsieve::tier_plan_test {
-namespace {
-
 using cache_test::Prompt;
-
-// Row-major f32 rows of one head.
-class Rows final : public RowSource {
- public:
-  Rows(const float* data, std::int64_t rows, int dim) : data_(data), rows_(rows), dim_(dim) {}
-  std::int64_t rows() const override { return rows_; }
-  int dim() const override { return dim_; }
-  void ReadRows(RowIndex first, int count, float* out) const override {
-    std::copy_n(data_ + first * dim_, std::int64_t{count} * dim_, out);
-  }
-  std::optional<RowMajor> TryView() const override {
-    return RowMajor{data_, ElementType::kF32, dim_};
-  }
-
- private:
-  const float* data_;
-  std::int64_t rows_;
-  int dim_;
-};
-
-}  // namespace
 
 Model::Model(std::vector<LayerSpec> specs, std::int64_t rows, std::uint64_t seed)
     : layers(std::move(specs)) {
@@ -70,7 +46,20 @@ Cache Model::Finished(std::string_view spec, std::int64_t chunk, Parallel* paral
   Cache cache = cache_test::MustCreate(spec, layers, options);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const int index = static_cast<int>(i);
-    cache_test::MustAppend(cache, index, prompts[i], chunk);
+    if (type == ElementType::kF32) {
+      cache_test::MustAppend(cache, index, prompts[i], chunk);
+    } else {
+      const cache_test::TypedRows keys(prompts[i].keys, type);
+      const cache_test::TypedRows values(prompts[i].values, type);
+      const LayerSpec& layer = layers[i];
+      const Status appended = cache.Append(
+          index, Phase::kPrefill, keys.HeadMajor(layer.kv_heads, prompts[i].rows(), layer.key_dim),
+          layer.value_is_key_prefix
+              ? HeadsView()
+              : values.HeadMajor(layer.kv_heads, prompts[i].rows(), layer.value_dim),
+          prompts[i].positions);
+      EXPECT_TRUE(appended.ok()) << (appended.ok() ? "" : appended.message());
+    }
     const auto window = std::span(prompts[i].positions).last(static_cast<std::size_t>(Window(i)));
     const Status observed =
         cache.Observe(index, window,
@@ -81,6 +70,12 @@ Cache Model::Finished(std::string_view spec, std::int64_t chunk, Parallel* paral
   const Status finished = cache.FinishPrefill();
   EXPECT_TRUE(finished.ok()) << spec << ": " << finished.message();
   return cache;
+}
+
+void Model::SpreadPositions(TokenPos n) {
+  for (Prompt& prompt : prompts) {
+    for (TokenPos& position : prompt.positions) position *= n;
+  }
 }
 
 std::int64_t Model::FullBytes(std::size_t layer) const {
@@ -105,7 +100,7 @@ std::vector<std::vector<RowLoss>> Model::LossesOf(std::string_view spec,
   const std::int64_t rows = prompt.rows();
   const auto sinks = std::min<RowIndex>(rows, pipeline->exact_sinks());
   const auto end = std::max<RowIndex>(sinks, rows - pipeline->tail());
-  std::vector<Rows> sources;
+  std::vector<PlainRows> sources;
   for (int h = 0; h < layer.kv_heads; ++h) {
     sources.emplace_back(prompt.keys.data() + h * rows * layer.key_dim, rows, layer.key_dim);
     sources.emplace_back(prompt.values.data() + h * rows * layer.value_dim, rows, layer.value_dim);

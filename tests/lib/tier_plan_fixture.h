@@ -3,7 +3,9 @@
 #ifndef KVSIEVE_TESTS_LIB_TIER_PLAN_FIXTURE_H_
 #define KVSIEVE_TESTS_LIB_TIER_PLAN_FIXTURE_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +15,25 @@
 namespace kvsieve::tier_plan_test {
 
 inline constexpr std::int64_t kQueries = 32;
+
+// Row-major f32 rows of one head.
+class PlainRows final : public RowSource {
+ public:
+  PlainRows(const float* data, std::int64_t rows, int dim) : data_(data), rows_(rows), dim_(dim) {}
+  std::int64_t rows() const override { return rows_; }
+  int dim() const override { return dim_; }
+  void ReadRows(RowIndex first, int count, float* out) const override {
+    std::copy_n(data_ + first * dim_, std::int64_t{count} * dim_, out);
+  }
+  std::optional<RowMajor> TryView() const override {
+    return RowMajor{data_, ElementType::kF32, dim_};
+  }
+
+ private:
+  const float* data_;
+  std::int64_t rows_;
+  int dim_;
+};
 
 // What a row loses in each tier, and when it is dropped. Exact rows lose nothing.
 struct RowLoss {
@@ -32,6 +53,11 @@ struct Model {
   std::int64_t Window(std::size_t layer) const;
   // Chunks of `chunk` rows; 0: at once.
   Cache Finished(std::string_view spec, std::int64_t chunk = 0, Parallel* parallel = nullptr) const;
+  // How the cache is given the rows. What rows lose is told of f32.
+  ElementType type = ElementType::kF32;
+  // Positions become 0, n, 2n, ...
+  void SpreadPositions(TokenPos n);
+
   // f16 of all rows that a plain engine would hold.
   std::int64_t FullBytes() const;
   std::int64_t FullBytes(std::size_t layer) const;

@@ -129,7 +129,7 @@ struct RandomCase {
       if (layers.back().sliding_window == 0) shares += scope == 2 ? heads : 1;
     }
     if (scope == 0) shares = 1;
-    rows = 2 + static_cast<std::int64_t>(random() % 400);
+    rows = 1 + static_cast<std::int64_t>(random() % 400);
   }
 };
 
@@ -139,7 +139,8 @@ TEST(TierPlan, BudgetsAreMetToAStep) {
   int planned = 0;
   for (int round = 0; round < 120; ++round) {
     const RandomCase one(random);
-    const Model model(one.layers, one.rows, random());
+    Model model(one.layers, one.rows, random());
+    model.type = static_cast<ElementType>(random() % 3);
     const std::int64_t least = KeptBytes(model.Finished(SpecOf(1, one.more, one.tiers, one.rest)));
     for (int i = 0; i < 4; ++i) {
       const auto budget =
@@ -152,6 +153,9 @@ TEST(TierPlan, BudgetsAreMetToAStep) {
       const std::string notes = NotesOf(cache);
       if (notes.find("must stay") != std::string::npos) {
         EXPECT_LE(kept, budget + least);
+        if (one.shares == 1) {
+          EXPECT_EQ(kept, least);
+        }
         continue;
       }
       ASSERT_LE(kept, budget);
@@ -162,6 +166,27 @@ TEST(TierPlan, BudgetsAreMetToAStep) {
     }
   }
   EXPECT_GT(planned, 100);
+}
+
+TEST(TierPlan, BudgetsAreMetWherePositionsHaveGaps) {
+  Model model({MakeLayer(4, 2, 64, 64), MakeLayer(2, 1, 64, 64)}, 1200, 19);
+  model.SpreadPositions(1000);
+  for (const char* tiers : {kThreeTiers, "kv=turbo4", "kv=channel; kv=turbo1"}) {
+    for (const int factor : {4, 5, 6}) {
+      const std::int64_t budget = model.FullBytes() / factor;
+      const std::int64_t kept = KeptBytes(model.Finished(SpecOf(budget, "", tiers, " | tail=64")));
+      EXPECT_LE(kept, budget) << tiers;
+      EXPECT_GT(kept, budget * 95 / 100) << tiers;
+    }
+  }
+}
+
+TEST(TierPlan, ThereMayBeNoRows) {
+  const std::vector<LayerSpec> layers = {MakeLayer(4, 2, 64, 64)};
+  Cache cache = cache_test::MustCreate(SpecOf(1000, "", kThreeTiers), layers);
+  const Status status = cache.FinishPrefill();
+  EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.message());
+  EXPECT_EQ(cache.rows(0, 0), 0);
 }
 
 // A head of one tier whose codes come in groups: rows that fill none join the exact tail, whose
@@ -313,6 +338,15 @@ TEST(TierPlan, ALargerTierThatLosesMoreIsNoReasonToPassTheBudget) {
   }
 }
 
+// Tasks backwards, each given to another worker: threads may leave all of a short list to one.
+class Scattered final : public Parallel {
+ public:
+  int workers() const override { return 5; }
+  void Run(std::int64_t tasks, TaskFn fn, void* context) override {
+    for (std::int64_t task = tasks; task-- > 0;) fn(context, task, static_cast<int>(task * 3 % 5));
+  }
+};
+
 TEST(TierPlan, NeitherWorkersNorChunksChangeARow) {
   const Model model({MakeLayer(4, 2, 64, 64), MakeLayer(3, 3, 64, 32)}, 350, 59);
   for (const char* scope : kScopes) {
@@ -322,6 +356,8 @@ TEST(TierPlan, NeitherWorkersNorChunksChangeARow) {
       for (const int chunk : {1, 33, 349}) {
         EXPECT_EQ(StateOf(model.Finished(spec, chunk), WithReserve::kNo), expected) << spec;
       }
+      Scattered scattered;
+      EXPECT_EQ(StateOf(model.Finished(spec, 0, &scattered), WithReserve::kNo), expected) << spec;
       for (const int workers : {2, 3, 7}) {
         Threads threads(workers);
         EXPECT_EQ(StateOf(model.Finished(spec, 50, &threads), WithReserve::kNo), expected) << spec;
