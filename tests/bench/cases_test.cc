@@ -37,7 +37,8 @@ TEST(Cases, U50_ABenchmarkWithAWrongKernelFails) {
   for (const std::string& command :
        {"cache_bench" + least + "'^Attend/kv=int8/.*'",
         "attend_kernels_bench" + least + "'^Attend/(f16|turbo4)/'",
-        "quant_bench" + least + "'/(int8|turbo3)/key$'", "plan_bench --benchmark_filter=8192",
+        "quant_bench" + least + "'/(int8|turbo3)/key$'",
+        std::string("plan_bench --benchmark_filter=8192"),
         "evict_bench" + least + "'Window.*8192.*0'", "evict_bench" + least + "Select/2048",
         std::string("decode_gate 512")}) {
     SCOPED_TRACE(command);
