@@ -168,6 +168,23 @@ TEST(TierPlan, BudgetsAreMetToAStep) {
   EXPECT_GT(planned, 100);
 }
 
+// A group that is begun has all its scales, whatever the search takes for a row.
+TEST(TierPlan, GroupsThatAreBegunCountInFull) {
+  const Model model({MakeLayer(8, 8, 64, 64)}, 110, 23);
+  const char* more = ",window=1,sinks=0,pool=none";
+  const char* tiers = "k=channel(bits=3,group=64), v=int4; kv=int2";
+  const auto with = [&](std::int64_t budget) {
+    return model.Finished(SpecOf(budget, more, tiers, " | tail=64"));
+  };
+  const std::int64_t least = KeptBytes(with(1));
+  const std::int64_t all = KeptBytes(with(1 << 30));
+  for (std::int64_t budget = least + 200; budget < all; budget += (all - least) / 40) {
+    const Cache cache = with(budget);
+    EXPECT_LE(KeptBytes(cache), budget);
+    EXPECT_EQ(NotesOf(cache).find("must stay"), std::string::npos) << budget << " of " << all;
+  }
+}
+
 TEST(TierPlan, BudgetsAreMetWherePositionsHaveGaps) {
   Model model({MakeLayer(4, 2, 64, 64), MakeLayer(2, 1, 64, 64)}, 1200, 19);
   model.SpreadPositions(1000);
