@@ -19,8 +19,8 @@ namespace kvsieve {
 // steps beyond it, one by one, until one does not fit (lib/tier_steps.h). With scope=layer or
 // kv_head each layer or head has its share of the budget, by its full bytes, and its own price.
 //
-// At most one step, and what positions are counted for too much, is left of the budget, unless every
-// row is where it loses least: a tier that loses more than a smaller one is not bought.
+// At most one step, and what positions are counted for too much, is left of the budget, unless
+// every row is where it loses least: a tier that loses more than a smaller one is not bought.
 //
 // Rows of the window are in a tier whose codes have 4 bits or more, in the finest where none has;
 // sinks that are not exact are in the finest. When these alone pass the budget they stay, and the
