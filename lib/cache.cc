@@ -110,6 +110,7 @@ Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, in
     if (!store.ok()) return WithLayer(layer, store.TakeStatus());
     layer.stores.push_back(*std::move(store));
   }
+  layer.demotes = pipeline.demotes() && layer.stores.size() > 1;
   return layer;
 }
 
@@ -224,7 +225,9 @@ Status Cache::Evict(int layer_index) {
                        layer.since_eviction >= schedule.tokens;
     if ((!per_chunk && !every) || layer.slides() || layer.tokens() == 0) return Status::Ok();
     if (layer.verify.rows() > 0) return Status::Ok();
-    const ReselectContext context{*impl_->pipeline->evictor(), *impl_->allocator, impl_->workers()};
+    const TierRule tiers = layer.demotes ? impl_->pipeline->tier_rule() : TierRule();
+    const ReselectContext context{*impl_->pipeline->evictor(), tiers, *impl_->allocator,
+                                  impl_->workers()};
     KVS_ASSIGN_OR_RETURN(const std::int64_t scratch_bytes, per_chunk
                                                                ? ReselectStaged(context, layer)
                                                                : ReselectStored(context, layer));

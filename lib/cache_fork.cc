@@ -12,6 +12,7 @@ Result<LayerState> ForkLayer(Allocator& allocator, const LayerState& layer) {
   static_cast<LayerProgress&>(fork) = layer;
   fork.spec = layer.spec;
   fork.stores = layer.stores;
+  fork.demotes = layer.demotes;
   fork.shape = layer.shape;
   KVS_ASSIGN_OR_RETURN(fork.staging, layer.staging.Clone(allocator));
   KVS_ASSIGN_OR_RETURN(fork.ring, layer.ring.Clone(allocator));

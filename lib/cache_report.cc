@@ -91,6 +91,8 @@ std::string NoteOf(const LayerState& layer, bool finished) {
   }
   if (layer.verify.rows() > 0) add(StrCat(layer.verify.rows(), " verify rows open, not counted"));
   if (layer.zeroed > 0) add(StrCat(layer.zeroed, " NaN or Inf set to 0"));
+  if (layer.demoted_rows > 0)
+    add(StrCat(layer.demoted_rows, " rows moved to colder stores so far"));
   // Nothing remembers which rows they were in, so rows that left are counted too.
   if (const std::int64_t saturated = Saturated(layer); saturated > 0) {
     add(StrCat(saturated, " values beyond their codec's range stored as its end so far"));
@@ -105,6 +107,7 @@ LayerReport Cache::ReportLayer(int layer_index) const {
   LayerReport report;
   report.layer = layer.spec.layer;
   report.note = NoteOf(layer, impl_->finished);
+  report.demoted_rows = layer.demoted_rows;
   const std::string store = StoresText(layer, impl_->pipeline->tier_rule());
   const Evictor* evictor = impl_->pipeline->evictor();
   report.requested = StrCat(evictor != nullptr ? evictor->Canonical() : "none", " | ", store);
@@ -193,10 +196,9 @@ Status Cache::RowTiers(int layer_index, int head, std::span<std::int32_t> tiers)
       return Status::Invalid(StrCat("row tiers: the span holds ", tiers.size(),
                                     " elements, expected all ", n, " rows"));
     }
+    std::fill(tiers.begin(), tiers.end(), kExactRow);  // also of verify rows, the last ones
     if (impl_->finished) {
       StoredOrder(impl_->layers[layer_index].heads[head]).ReadTiers(kExactRow, tiers.data());
-    } else {
-      std::fill(tiers.begin(), tiers.end(), kExactRow);
     }
     return Status::Ok();
   });

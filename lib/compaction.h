@@ -1,5 +1,6 @@
 // Eviction from a head that is already stored: the rows that stay move, bit by bit, into blocks of
-// their own; nothing is encoded again.
+// their own. Those that belong in a colder tier are encoded again for it, from what they decode to;
+// no row moves to a warmer one, and exact rows stay exact.
 #ifndef KVSIEVE_LIB_COMPACTION_H_
 #define KVSIEVE_LIB_COMPACTION_H_
 
@@ -18,9 +19,14 @@ namespace kvsieve {
 // The rows of one head that stay, ready to be swapped in. Preparing is all that can fail.
 class Compaction {
  public:
-  // keep: increasing positions, each of them stored in `store`.
+  // keep: increasing positions, each of them stored in `store`. tiers: where each belongs; empty:
+  // where it is.
   static Result<Compaction> Prepare(Allocator& allocator, const RowShape& shape,
-                                    const HeadStore& store, std::span<const TokenPos> keep);
+                                    const HeadStore& store, std::span<const TokenPos> keep,
+                                    std::span<const std::uint8_t> tiers);
+  // How many rows of `keep` would move to a colder tier.
+  static std::int64_t Demoted(const HeadStore& store, std::span<const TokenPos> keep,
+                              std::span<const std::uint8_t> tiers);
   // `store` is the one given to Prepare, unchanged since.
   void Commit(HeadStore& store);
 

@@ -181,6 +181,11 @@ void DescribeRows(const Pipeline& pipeline, LabelledText* text) {
                                 ": that many first and last rows of each head stay in source "
                                 "precision"));
   text->Line("schedule", ScheduleText(pipeline.schedule()));
+  if (pipeline.demotes()) {
+    text->Line("demote",
+               "yes: each selection moves rows that rank low to colder stores, encoded "
+               "again from what they decode to");
+  }
   text->Line("nonfinite", pipeline.nonfinite() == NonFinitePolicy::kError
                               ? "error: NaN or Inf in an appended row is refused"
                               : "zero: NaN or Inf in an appended row becomes 0 and is counted");

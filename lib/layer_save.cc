@@ -23,7 +23,8 @@ struct ProgressRecord {
 void SaveProgress(const LayerState& layer, StateWriter& out) {
   // One name per member: one more does not compile until it is saved, or not saved for a reason.
   const auto& [typed, seen, next_position, sinks_end, exact_from, since_eviction, lifetime_tokens,
-               zeroed, external_scores, evicted, note] = static_cast<const LayerProgress&>(layer);
+               zeroed, external_scores, evicted, demoted_rows, note] =
+      static_cast<const LayerProgress&>(layer);
   static_cast<void>(external_scores);  // the caller's memory
   const auto type = [typed = typed](ElementType of_side) {
     return static_cast<std::uint8_t>(typed ? of_side : ElementType::kF32);
@@ -32,6 +33,7 @@ void SaveProgress(const LayerState& layer, StateWriter& out) {
                          exact_from, typed ? std::uint8_t{1} : std::uint8_t{0},
                          type(layer.shape.key_type), type(layer.shape.value_type),
                          evicted ? std::uint8_t{1} : std::uint8_t{0}});
+  if (layer.demotes) out.Put(demoted_rows);
   out.Text(note);
   seen.Save(out);
 }
@@ -76,6 +78,8 @@ Status LoadProgress(StateReader& in, LayerState& layer) {
   if (layer.shape.value_is_key_prefix && record.key_type != record.value_type) {
     return BadState("element types", "V lies in K and has another");
   }
+  if (layer.demotes) KVS_RETURN_IF_ERROR(in.Get(&layer.demoted_rows));
+  if (layer.demoted_rows < 0) return BadState("demoted_rows", "below 0");
   KVS_RETURN_IF_ERROR(in.Text("note", &layer.note));
   KVS_ASSIGN_OR_RETURN(layer.seen, SeenPositions::Load(in));
   if (layer.seen.TokensBefore(layer.next_position) != layer.tokens()) {
@@ -145,6 +149,7 @@ Result<LayerState> LoadLayer(Allocator& allocator, const LayerState& like, bool 
   LayerState layer;
   layer.spec = like.spec;
   layer.stores = like.stores;
+  layer.demotes = like.demotes;
   layer.shape = like.shape;
   KVS_RETURN_IF_ERROR(LoadProgress(in, layer));
   Result<QueryRing> ring =

@@ -33,6 +33,7 @@ struct LayerProgress {
   std::int64_t zeroed = 0;                 // NaN and Inf cleared under nonfinite=zero
   std::span<const float> external_scores;  // the caller's, for the next eviction
   bool evicted = false;                    // rows were dropped by the evictor
+  std::int64_t demoted_rows = 0;           // moved to a colder tier, over all heads
   std::string note;
 
   std::int64_t tokens() const { return seen.tokens(); }
@@ -72,6 +73,7 @@ inline void AddSeen(const LayerSpec& layer, std::int64_t tokens, std::int64_t he
 struct LayerState : LayerProgress {
   LayerSpec spec;
   std::vector<LayerStore> stores;  // one per tier; addresses stay put
+  bool demotes = false;            // rows may move to colder tiers
   RowShape shape;                  // dims of the layer, element types of its first rows
 
   Staging staging;  // until the prompt is finished

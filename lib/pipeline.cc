@@ -59,6 +59,7 @@ class PipelineBuilder {
   Status AddColdStores(const SpecSyntax& syntax);
   Status AddOverrides(std::vector<LayerOverride> overrides);
   Status CheckGroups(const SpecSyntax& syntax) const;
+  Status CheckDemote(const SpecSyntax& syntax) const;
   void AddOptions(const SpecSyntax& syntax);
   Status CheckCanonical() const;
   // "k=int8, v=f16", or "kv=f16" when both are alike.
@@ -81,6 +82,7 @@ Result<Pipeline> PipelineBuilder::Build(std::string_view typed, SpecSyntax synta
   }
   KVS_RETURN_IF_ERROR(builder.AddOverrides(std::move(syntax.overrides)));
   KVS_RETURN_IF_ERROR(builder.CheckGroups(syntax));
+  KVS_RETURN_IF_ERROR(builder.CheckDemote(syntax));
   builder.AddOptions(syntax);
   KVS_RETURN_IF_ERROR(builder.CheckCanonical());
   return std::move(builder.pipeline_);
@@ -194,6 +196,21 @@ Status PipelineBuilder::CheckGroups(const SpecSyntax& syntax) const {
              "select=block:n, n a multiple of its ", group_rows_, " rows (option select)"));
 }
 
+// Rows find their place among those of the colder store one by one.
+Status PipelineBuilder::CheckDemote(const SpecSyntax& syntax) const {
+  if (syntax.demote_column == 0) return Status::Ok();
+  const std::string_view missing = syntax.cold.empty() ? "cold(...)"
+                                   : syntax.schedule.kind != Schedule::Kind::kEvery
+                                       ? "schedule=every(n)"
+                                       : "";
+  if (!missing.empty()) {
+    return SpecError(syntax.demote_column, StrCat("demote=yes needs ", missing));
+  }
+  if (group_rows_ == 1) return Status::Ok();
+  return SpecError(syntax.demote_column,
+                   "demote=yes moves single rows, codec channel stores groups of them");
+}
+
 void PipelineBuilder::AddOptions(const SpecSyntax& syntax) {
   int default_sinks = wants_exact_sinks_ ? kDefaultExactSinks : 0;
   if (plans() != nullptr) default_sinks = plans()->sinks();
@@ -202,11 +219,17 @@ void PipelineBuilder::AddOptions(const SpecSyntax& syntax) {
   pipeline_.tail_ = syntax.tail ? *syntax.tail : default_tail;
   pipeline_.tier_rule_.exact_tail = pipeline_.tail_;
   pipeline_.schedule_ = syntax.schedule;
+  pipeline_.demotes_ = syntax.demote_column > 0;
   pipeline_.nonfinite_ = syntax.nonfinite;
   const bool zero = syntax.nonfinite == NonFinitePolicy::kZero;
+  const bool may_demote = !syntax.cold.empty() && syntax.schedule.kind == Schedule::Kind::kEvery;
+  const std::string_view demote = !may_demote          ? ""
+                                  : pipeline_.demotes_ ? " | demote=yes"
+                                                       : " | demote=no";
   pipeline_.canonical_ +=
       StrCat(" | exact_sinks=", pipeline_.exact_sinks_, " | tail=", pipeline_.tail_,
-             " | schedule=", syntax.schedule.Canonical(), " | nonfinite=", zero ? "zero" : "error");
+             " | schedule=", syntax.schedule.Canonical(), demote,
+             " | nonfinite=", zero ? "zero" : "error");
 }
 
 Result<std::string> PipelineBuilder::StoreText(const StoreSpec& store) {

@@ -14,6 +14,8 @@ namespace kvsieve {
 
 struct ReselectContext {
   const Evictor& evictor;
+  const TierRule&
+      tiers;  // of rows that are stored: where they move when they rank low; may be empty
   Allocator& allocator;
   Parallel& parallel;
 };
@@ -22,7 +24,8 @@ struct ReselectContext {
 // scoring took. On an error nothing changes.
 Result<std::int64_t> ReselectStaged(const ReselectContext& context, LayerState& layer);
 
-// Over the stored rows, as they are stored. The same.
+// Over the stored rows, as they are stored. The same; what moved to a colder tier is counted in
+// `layer`.
 Result<std::int64_t> ReselectStored(const ReselectContext& context, LayerState& layer);
 
 }  // namespace kvsieve

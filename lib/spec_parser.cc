@@ -52,6 +52,7 @@ class SpecParser {
   Status Layers(int column);
   Status TakeSchedule(int column);
   Status NonFinite(int column);
+  Status Demote(int column);
   Status Cold(int column);
   Status Tiers(int column);
   Status Positions(int column);
@@ -61,7 +62,8 @@ class SpecParser {
   Status CheckTiers() const;
   Status CheckGivenOnce(std::string_view option, int column);
   Status TakeRows(std::string_view option, std::optional<int>* rows);
-  Result<int> TakeChoice(std::string_view option, std::span<const std::string_view> names);
+  using Names = std::span<const std::string_view>;
+  Result<int> TakeChoice(std::string_view option, int column, Names names);
 
   SpecCursor cursor_;
   SpecSyntax spec_;
@@ -74,6 +76,7 @@ const SpecParser::Option SpecParser::kOptions[] = {
     {"layers", &SpecParser::Layers},       {"schedule", &SpecParser::TakeSchedule},
     {"nonfinite", &SpecParser::NonFinite}, {"cold", &SpecParser::Cold},
     {"tiers", &SpecParser::Tiers},         {"positions", &SpecParser::Positions},
+    {"demote", &SpecParser::Demote},
 };
 
 const SpecParser::Option* SpecParser::FindOption(std::string_view name) {
@@ -270,8 +273,7 @@ Status SpecParser::TakeStore(std::string_view option, StoreSpec* store) {
 
 Status SpecParser::TakeSchedule(int column) {
   constexpr std::string_view kSchedules[] = {"once", "per_chunk", "every"};
-  KVS_RETURN_IF_ERROR(CheckGivenOnce("schedule", column));
-  KVS_ASSIGN_OR_RETURN(const int schedule, TakeChoice("schedule", kSchedules));
+  KVS_ASSIGN_OR_RETURN(const int schedule, TakeChoice("schedule", column, kSchedules));
   spec_.schedule.kind = static_cast<Schedule::Kind>(schedule);
   spec_.schedule_column = column;
   if (spec_.schedule.kind != Schedule::Kind::kEvery) return Status::Ok();
@@ -289,9 +291,15 @@ Status SpecParser::TakeSchedule(int column) {
 
 Status SpecParser::NonFinite(int column) {
   constexpr std::string_view kPolicies[] = {"error", "zero"};
-  KVS_RETURN_IF_ERROR(CheckGivenOnce("nonfinite", column));
-  KVS_ASSIGN_OR_RETURN(const int policy, TakeChoice("nonfinite", kPolicies));
+  KVS_ASSIGN_OR_RETURN(const int policy, TakeChoice("nonfinite", column, kPolicies));
   spec_.nonfinite = policy == 0 ? NonFinitePolicy::kError : NonFinitePolicy::kZero;
+  return Status::Ok();
+}
+
+Status SpecParser::Demote(int column) {
+  constexpr std::string_view kAnswers[] = {"no", "yes"};
+  KVS_ASSIGN_OR_RETURN(const int answer, TakeChoice("demote", column, kAnswers));
+  if (answer == 1) spec_.demote_column = column;
   return Status::Ok();
 }
 
@@ -365,16 +373,16 @@ Status SpecParser::TakeRows(std::string_view option, std::optional<int>* rows) {
   return Status::Ok();
 }
 
-// "= word", one of `names`; returns its place.
-Result<int> SpecParser::TakeChoice(std::string_view option,
-                                   std::span<const std::string_view> names) {
+// "= word", one of `names`, behind an option at `column` that may be given once; returns its place.
+Result<int> SpecParser::TakeChoice(std::string_view option, int column, Names names) {
+  KVS_RETURN_IF_ERROR(CheckGivenOnce(option, column));
   KVS_RETURN_IF_ERROR(cursor_.Expect("=", StrCat("after ", option)));
-  const int column = cursor_.column();
+  const int word_column = cursor_.column();
   const std::string_view word = cursor_.TakeAtom();
   if (word.empty()) return cursor_.Unexpected(StrCat("a value for ", option));
   const auto found = std::find(names.begin(), names.end(), word);
   if (found != names.end()) return static_cast<int>(found - names.begin());
-  return SpecError(column,
+  return SpecError(word_column,
                    StrCat("option ", option, ": unknown value '", word, "'", Suggest(word, names)));
 }
 

@@ -38,6 +38,7 @@ struct SpecSyntax {
   int tail_column = 1;
   Schedule schedule;
   int schedule_column = 1;
+  int demote_column = 0;  // of demote=yes; 0: rows keep their tier
   NonFinitePolicy nonfinite = NonFinitePolicy::kError;
 };
 

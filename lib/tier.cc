@@ -262,30 +262,72 @@ std::vector<std::int64_t> Tier::SlotsWhenKept(std::span<const RowIndex> rows) co
   return to;
 }
 
-void Tier::MoveRows(std::span<const RowIndex> rows, std::span<const std::int64_t> to,
-                    Kept& kept) const {
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Place from = PlaceOf(rows[i]);
-    Block& target = kept.blocks[static_cast<std::size_t>(to[i] / kBlockRows)];
-    const auto slot = static_cast<int>(to[i] % kBlockRows);
-    for (const Side side : store_->sides()) {
-      chain(side).codec().MoveRow(block(from.block, side), from.slot, writable(target, side), slot);
-    }
-    if (target.slots == 0) target.first_row = static_cast<RowIndex>(i);
-    target.slots |= std::uint64_t{1} << slot;
+void Tier::MoveRow(RowIndex row, Block& target, int slot) const {
+  const Place from = PlaceOf(row);
+  for (const Side side : store_->sides()) {
+    chain(side).codec().MoveRow(block(from.block, side), from.slot, writable(target, side), slot);
   }
 }
 
-Result<Tier::Kept> Tier::Keep(Allocator& allocator, std::span<const RowIndex> rows) const {
+Status Tier::EncodeRow(const Incoming& incoming, RowIndex row, Block& target, int slot,
+                       std::int64_t* saturated) const {
+  alignas(64) float elements[kMaxDim];
+  for (const Side side : store_->sides()) {
+    (side == Side::kKey ? incoming.keys : incoming.values).ReadRows(row, 1, elements);
+    KVS_RETURN_IF_ERROR(chain(side).Encode(stats(side), elements, 1, writable(target, side), slot));
+    *saturated += chain(side).codec().CountSaturated(elements, 1);
+  }
+  return Status::Ok();
+}
+
+Result<Tier::Kept> Tier::RoomFor(Allocator& allocator, std::span<const TokenPos> positions,
+                                 std::int64_t slots) const {
   Kept kept;
-  KVS_ASSIGN_OR_RETURN(kept.positions, PositionList::Build(allocator, positions_.ReadChosen(rows)));
-  const std::vector<std::int64_t> to = SlotsWhenKept(rows);
-  const std::int64_t total = to.empty() ? 0 : to.back() + 1;
-  for (std::int64_t done = 0; done < total; done += kBlockRows) {
-    KVS_ASSIGN_OR_RETURN(Block block, NewBlock(allocator, CapacityFor(*store_, total - done)));
+  KVS_ASSIGN_OR_RETURN(kept.positions, PositionList::Build(allocator, positions));
+  for (std::int64_t done = 0; done < slots; done += kBlockRows) {
+    KVS_ASSIGN_OR_RETURN(Block block, NewBlock(allocator, CapacityFor(*store_, slots - done)));
     kept.blocks.push_back(std::move(block));
   }
-  MoveRows(rows, to, kept);
+  return kept;
+}
+
+Result<Tier::Kept> Tier::Keep(Allocator& allocator, std::span<const RowIndex> rows) const {
+  const std::vector<std::int64_t> to = SlotsWhenKept(rows);
+  KVS_ASSIGN_OR_RETURN(
+      Kept kept, RoomFor(allocator, positions_.ReadChosen(rows), to.empty() ? 0 : to.back() + 1));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Block& target = kept.blocks[static_cast<std::size_t>(to[i] / kBlockRows)];
+    const auto slot = static_cast<int>(to[i] % kBlockRows);
+    MoveRow(rows[i], target, slot);
+    if (target.slots == 0) target.first_row = static_cast<RowIndex>(i);
+    target.slots |= std::uint64_t{1} << slot;
+  }
+  return kept;
+}
+
+Result<Tier::Kept> Tier::KeepWith(Allocator& allocator, std::span<const RowIndex> rows,
+                                  const Incoming& incoming) const {
+  KVS_DCHECK(store_->group_rows() == 1);
+  const std::vector<TokenPos> held = positions_.ReadChosen(rows);
+  std::vector<TokenPos> positions(held.size() + incoming.positions.size());
+  std::merge(held.begin(), held.end(), incoming.positions.begin(), incoming.positions.end(),
+             positions.begin());
+  KVS_ASSIGN_OR_RETURN(Kept kept, RoomFor(allocator, positions, std::ssize(positions)));
+  std::size_t moved = 0;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    Block& target = kept.blocks[i / kBlockRows];
+    const auto slot = static_cast<int>(i % kBlockRows);
+    if (slot == 0) target.first_row = static_cast<RowIndex>(i);
+    target.slots |= std::uint64_t{1} << slot;
+    if (moved < held.size() && held[moved] == positions[i]) {
+      MoveRow(rows[moved++], target, slot);
+      continue;
+    }
+    const Status encoded =
+        EncodeRow(incoming, static_cast<RowIndex>(i - moved), target, slot, &kept.saturated);
+    if (encoded.ok()) continue;
+    return Status(encoded.error().code, StrCat("position ", positions[i], ": ", encoded.message()));
+  }
   return kept;
 }
 
@@ -293,6 +335,7 @@ void Tier::Replace(Kept kept) {
   blocks_ = std::move(kept.blocks);
   positions_ = std::move(kept.positions);
   rows_ = positions_.rows();
+  saturated_ += kept.saturated;
 }
 
 void Tier::ReadRows(Side side, RowIndex first, int count, float* out) const {

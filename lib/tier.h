@@ -76,6 +76,16 @@ class Tier {
   struct Kept;
   Result<Kept> Keep(Allocator& allocator, std::span<const RowIndex> rows) const;
   void Replace(Kept kept);
+  // Rows from elsewhere, in order of position, for a tier whose codecs store single rows.
+  struct Incoming {
+    std::span<const TokenPos> positions;
+    const RowSource& keys;
+    const RowSource& values;  // not read where V lies in K
+  };
+  // Keep, with incoming rows encoded among the others, where their positions say. Fails when one
+  // cannot be represented.
+  Result<Kept> KeepWith(Allocator& allocator, std::span<const RowIndex> rows,
+                        const Incoming& incoming) const;
 
   // The same rows, in the same full blocks and a copy of the open one. `store` is equal to this
   // tier's, and outlives the fork.
@@ -126,8 +136,13 @@ class Tier {
 
   std::int64_t NextSlot() const;
   Place PlaceOf(RowIndex row) const;
+  // Empty blocks of `slots` slots in all, and the positions of rows to come.
+  Result<Kept> RoomFor(Allocator& allocator, std::span<const TokenPos> positions,
+                       std::int64_t slots) const;
   std::vector<std::int64_t> SlotsWhenKept(std::span<const RowIndex> rows) const;
-  void MoveRows(std::span<const RowIndex> rows, std::span<const std::int64_t> to, Kept& kept) const;
+  void MoveRow(RowIndex row, Block& target, int slot) const;
+  Status EncodeRow(const Incoming& incoming, RowIndex row, Block& target, int slot,
+                   std::int64_t* saturated) const;
   void CopyRows(const Block& from, Block& to) const;
   Result<Block> TightBlock(Allocator& allocator, std::uint64_t slots) const;
   Status LoadBlocks(Allocator& allocator, StateReader& in, std::uint32_t count);
@@ -145,6 +160,7 @@ class Tier {
 struct Tier::Kept {
   std::vector<Block> blocks;
   PositionList positions;
+  std::int64_t saturated = 0;  // in incoming rows
 };
 
 }  // namespace kvsieve

@@ -98,13 +98,14 @@ struct LayerReport {
   ByteReport bytes;
   std::vector<ByteReport> heads;  // per KV head; layer-wide memory is in `bytes` only
   std::vector<StoreReport>
-      stores;              // after FinishPrefill: exact rows, then each tier; all of `heads`
-  std::string requested;   // canonical evictor and store of this layer
-  std::string applied;     // the same; "none | ..." or "sliding window | ..." when nothing
-                           // was evicted by score
-  std::string key_path;    // kernel path of K: fused, portable, reference; with tiers that
-  std::string value_path;  // differ "fused/portable"
-  std::string note;        // why something did not run; empty otherwise
+      stores;                     // after FinishPrefill: exact rows, then each tier; all of `heads`
+  std::string requested;          // canonical evictor and store of this layer
+  std::string applied;            // the same; "none | ..." or "sliding window | ..." when nothing
+                                  // was evicted by score
+  std::string key_path;           // kernel path of K: fused, portable, reference; with tiers that
+  std::string value_path;         // differ "fused/portable"
+  std::int64_t demoted_rows = 0;  // moved to a colder store during decode (demote=yes), so far
+  std::string note;               // why something did not run; empty otherwise
 };
 
 class Cache {
@@ -153,8 +154,9 @@ class Cache {
   // Drops what the pipeline's schedule says is due in this layer; call it after the attention of a
   // chunk or step, for rows that leave are gone for the next one. schedule=per_chunk: selects again
   // over the rows kept so far and the new chunk; every(n): over the stored rows, once n tokens came
-  // since the last time; once: nothing. Rows that stay are moved, never encoded again. While verify
-  // rows are open nothing is dropped; what was due then is due at the next call.
+  // since the last time; once: nothing. Rows that stay are moved, never encoded again, but for
+  // those that demote=yes sends to colder stores. While verify rows are open nothing is dropped;
+  // what was due then is due at the next call.
   Status Evict(int layer_index);
 
   // Takes back the tokens at `position` and behind it, in every layer: their rows, and the queries

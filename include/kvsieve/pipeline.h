@@ -94,6 +94,8 @@ class Pipeline {
   // store's codecs stay so too.
   int tail() const { return tail_; }
   const Schedule& schedule() const { return schedule_; }
+  // Whether rows that rank low when the schedule selects again move to colder stores.
+  bool demotes() const { return demotes_; }
   NonFinitePolicy nonfinite() const { return nonfinite_; }
 
  private:
@@ -110,6 +112,7 @@ class Pipeline {
   int exact_sinks_ = 0;
   int tail_ = 0;
   Schedule schedule_;
+  bool demotes_ = false;
   NonFinitePolicy nonfinite_ = NonFinitePolicy::kError;
 };
 

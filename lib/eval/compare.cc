@@ -244,6 +244,7 @@ class EvalRun {
     for (const AccuracyMeter& meter : meters_) all.Merge(meter);
     for (std::size_t i = 0; i < result->layers.size(); ++i) {
       total_seconds += attend_seconds_[i];
+      result->layers[i].report.demoted_rows = cache_.ReportLayer(static_cast<int>(i)).demoted_rows;
       if (trace_.n_eval() == 0) continue;
       result->layers[i].time.attend_us_per_token = attend_seconds_[i] * 1e6;
       if (measure) result->layers[i].accuracy = all.Summary(static_cast<int>(i));

@@ -68,6 +68,7 @@ Json LayerJson(const LayerResult& layer) {
               {"requested", layer.report.requested},
               {"applied", layer.report.applied},
               {"path", PathName(layer.report)},
+              {"demoted_rows", layer.report.demoted_rows},
               {"note", layer.report.note}};
   AddFigures(layer.report.bytes, layer.row_errors, layer.accuracy, layer.time, out);
   out["stores"] = StoresJson(layer.report);

@@ -182,6 +182,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "snapkv(budget=70,window=16) | k=center+turbo4, v=turbo3",
                       "random(budget=90) | kv=int8 | tail=30 | schedule=per_chunk",
                       "recency(budget=90) | kv=int8 | tail=3 | schedule=every(4)",
+                      "key_norm(budget=90) | kv=int8 | cold(30)={kv=int4} | schedule=every(4) | "
+                      "demote=yes",
                       "snapkv(budget=3x,window=16,split=adaptive) | kv=q8_0",
                       "waterfill(budget=4x,window=16) | tiers=[kv=int8; k=center+turbo4, v=int2]",
                       "output_perturbation(budget=25%,window=16,scope=model) | v=q4_0",

@@ -121,6 +121,9 @@ INSTANTIATE_TEST_SUITE_P(
                                 0},
                       FaultCase{"random(budget=90) | kv=int8 | cold(40)={k=center+int4} | "
                                 "schedule=every(30)",
+                                0},
+                      FaultCase{"key_norm(budget=90) | kv=int8 | cold(40)={k=center+int4} | "
+                                "schedule=every(30) | demote=yes",
                                 0}));
 
 }  // namespace

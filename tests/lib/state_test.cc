@@ -81,7 +81,10 @@ INSTANTIATE_TEST_SUITE_P(
         "window_attention(budget=90,window=8) | kv=int4 | tail=3 | schedule=every(4)",
         "recency(budget=90) | kv=q4_0 | schedule=every(7)",
         // Rows of several tiers, which interleave.
-        "random(budget=90) | kv=int8 | tail=6 | cold(30)={kv=int4} | cold(20)={kv=turbo2}"));
+        "random(budget=90) | kv=int8 | tail=6 | cold(30)={kv=int4} | cold(20)={kv=turbo2}",
+        // ... and move to colder ones.
+        "key_norm(budget=90) | kv=int8 | cold(30)={k=center+int4, v=int4} | cold(20)={kv=turbo2} | "
+        "schedule=every(4) | demote=yes"));
 
 TEST(State, LayersOfManyShapesComeBack) {
   Life life;

@@ -98,6 +98,14 @@ TEST(Tiers, RowTiersSayHowEachRowIsStored) {
   EXPECT_EQ(cache.RowTiers(0, 0, std::span(tiers).first(5)).error().code,
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(cache.RowTiers(0, 2, tiers).error().code, ErrorCode::kInvalidArgument);
+  // Rows of a draft are exact while they are open.
+  const Prompt draft = MakePrompt(Layer(), 3, 2, static_cast<TokenPos>(kRows));
+  MustAppend(cache, 0, draft, 0, Phase::kVerify);
+  std::vector<std::int32_t> with_draft(kKept + 3);
+  ASSERT_TRUE(cache.RowTiers(0, 1, with_draft).ok());
+  EXPECT_TRUE(std::equal(tiers.begin(), tiers.end(), with_draft.begin()));
+  EXPECT_EQ(std::count(with_draft.end() - 3, with_draft.end(), Cache::kExactRow), 3);
+  ASSERT_TRUE(cache.TrimToPosition(static_cast<TokenPos>(kRows)).ok());
   // A saved state brings them back.
   MemorySink sink;
   ASSERT_TRUE(cache.Save("", sink).ok());
@@ -109,9 +117,9 @@ TEST(Tiers, RowTiersSayHowEachRowIsStored) {
   EXPECT_EQ(again, tiers);
 }
 
-// Whatever the tiers: a byte a row where one of 32 positions is in its tier, 2 where one of 8192 is,
-// and 6 of rounding for each list (lib/position_store.h); sinks and tail are runs of 4. int8, int4
-// and int2 learn nothing, so that positions are all metadata.
+// Whatever the tiers: a byte a row where one of 32 positions is in its tier, 2 where one of 8192
+// is, and 6 of rounding for each list (lib/position_store.h); sinks and tail are runs of 4. int8,
+// int4 and int2 learn nothing, so that positions are all metadata.
 TEST(Tiers, PositionsTakeAByteOrTwoARow) {
   const Prompt prompt = MakePrompt(MakeLayer(1, 1, 16, 16), 3000, 13);
   struct Mix {

@@ -178,6 +178,16 @@ class Outputs(CliTest):
                 # The newest 40, the older the colder.
                 self.assertEqual(tiers, (2,) * 8 + (1,) * 16 + (0,) * 12 + (-1,) * 4)
 
+    def test_rows_that_move_to_colder_stores_are_counted(self):
+        spec = "key_norm(budget=256) | kv=int8 | cold(128)={kv=int4} | schedule=every(8)"
+        for demote in ("no", "yes"):
+            report = self.json_of("compare", TRACE, "-p", f"{spec} | demote={demote}",
+                                  "--decode-rows", "stored", "--json", "-")
+            self.validate(report)
+            moved = [layer["demoted_rows"] for layer in report["pipelines"][0]["layers"]]
+            self.assertEqual(len(moved), 5)
+            self.assertEqual(min(moved) > 0, demote == "yes")
+
     def test_compact_of_f16_rows_gives_the_rows_of_the_trace(self):
         out = self.path("out.safetensors")
         self.results("compact", TRACE, "-p", "none | kv=f16", "-o", out)

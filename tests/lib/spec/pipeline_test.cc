@@ -156,6 +156,18 @@ TEST(Pipeline, CanonicalWritesEveryDefaultInOneOrder) {
             "none | kv=f16 | exact_sinks=0 | tail=0 | schedule=once | nonfinite=error");
 }
 
+TEST(Pipeline, CanonicalSaysWhetherRowsMoveWhereTheyCould) {
+  const std::string every = "key_norm(budget=9)|kv=int8|cold(3)={kv=int4}|schedule=every(2)";
+  EXPECT_FALSE(Parsed(every).demotes());
+  EXPECT_NE(Parsed(every).Canonical().find("every(2) | demote=no | "), std::string::npos);
+  const Pipeline demotes = Parsed(StrCat(every, "|demote=yes"));
+  EXPECT_TRUE(demotes.demotes());
+  EXPECT_NE(demotes.Canonical().find("every(2) | demote=yes | "), std::string::npos);
+  EXPECT_EQ(Parsed(demotes.Canonical()).Canonical(), demotes.Canonical());
+  EXPECT_EQ(Parsed("key_norm(budget=9)|schedule=every(2)|demote=no").Canonical().find("demote"),
+            std::string::npos);
+}
+
 TEST(Pipeline, EqualPipelinesHaveEqualCanonicalForms) {
   EXPECT_EQ(Parsed("none | kv=turbo4").Canonical(),
             Parsed("none|v = turbo(bits=4) | k=turbo(seed=0)").Canonical());
