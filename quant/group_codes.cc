@@ -40,7 +40,7 @@ HWY_INLINE void InBatches(GroupedRows rows, TilePlanes to, Find find, Solve solv
   const int total = rows.rows * groups;
   std::uint8_t* codes = to.codes->row(0);  // a local: byte stores may alias the tile
   const std::ptrdiff_t row_step = to.codes->row(1) - codes - (rows.dim - rows.group);
-  Batch batch;
+  Batch batch = {};  // whole vectors are read, also behind the last group
   int r = 0;
   int g = 0;
   for (int first = 0; first < total; first += kBatch) {
