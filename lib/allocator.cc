@@ -165,4 +165,21 @@ Allocator& DefaultAllocator() {
   return allocator;
 }
 
+void* BudgetAllocator::Allocate(std::size_t bytes) {
+  // Taken before the memory is there, so that threads together stay below the limit.
+  std::int64_t used = used_bytes_;
+  do {
+    const std::int64_t left = limit_bytes_ - used;
+    if (left < 0 || bytes > static_cast<std::uint64_t>(left)) return nullptr;
+  } while (!used_bytes_.compare_exchange_weak(used, used + static_cast<std::int64_t>(bytes)));
+  void* memory = from_.Allocate(bytes);
+  if (memory == nullptr) used_bytes_ -= static_cast<std::int64_t>(bytes);
+  return memory;
+}
+
+void BudgetAllocator::Deallocate(void* memory, std::size_t bytes) {
+  from_.Deallocate(memory, bytes);
+  used_bytes_ -= static_cast<std::int64_t>(bytes);
+}
+
 }  // namespace kvsieve

@@ -2,7 +2,9 @@
 #ifndef KVSIEVE_ALLOCATOR_H_
 #define KVSIEVE_ALLOCATOR_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 namespace kvsieve {
 
@@ -23,6 +25,28 @@ class Allocator {
 // The process-wide default, thread-safe: large requests are mapped on their own, with huge pages
 // where the system has them, and return to the system when freed.
 Allocator& DefaultAllocator();
+
+// A budget: lends memory of another allocator, at most `limit_bytes` at a time. A call that would
+// take more fails with kOutOfMemory and leaves the cache as it was; rows that go (Evict, a trim,
+// Clear) make room again. Caches that are given the same budget share it. Rows alone: what Attend
+// takes is its caller's, lists and tables are on the heap. Thread-safe where `from` is.
+class BudgetAllocator final : public Allocator {
+ public:
+  // Preconditions: limit_bytes >= 0, `from` outlives this.
+  BudgetAllocator(Allocator& from, std::int64_t limit_bytes)
+      : from_(from), limit_bytes_(limit_bytes) {}
+  void* Allocate(std::size_t bytes) override;
+  void Deallocate(void* memory, std::size_t bytes) override;
+
+  // Lent at the moment: the sum of resident_bytes of the caches, shared blocks once.
+  std::int64_t used_bytes() const { return used_bytes_; }
+  std::int64_t limit_bytes() const { return limit_bytes_; }
+
+ private:
+  Allocator& from_;
+  const std::int64_t limit_bytes_;
+  std::atomic<std::int64_t> used_bytes_{0};
+};
 
 }  // namespace kvsieve
 

@@ -329,8 +329,9 @@ constexpr std::uint8_t kGuard = 0xA5;
 
 void* TestAllocator::Allocate(std::size_t bytes) {
   EXPECT_GT(bytes, 0U);
-  if (fail_at == 0) {  // and everything after it, until the test says otherwise
+  if (fail_at == 0) {
     ++refusals;
+    if (fail == Fail::kOne) fail_at = -1;
     return nullptr;
   }
   if (fail_at > 0) --fail_at;

@@ -128,6 +128,7 @@ std::string BytesText(const ByteReport& report, WithReserve reserve = WithReserv
 // Counts what is held; refuses the `fail_at`-th request from now (0 = the next one, -1 = never).
 class TestAllocator final : public Allocator {
  public:
+  enum class Fail : std::uint8_t { kAllFromOneOn, kOne };
   ~TestAllocator() override { EXPECT_EQ(live_bytes, 0) << "memory was not given back"; }
   void* Allocate(std::size_t bytes) override;
   void Deallocate(void* memory, std::size_t bytes) override;
@@ -136,6 +137,7 @@ class TestAllocator final : public Allocator {
   std::int64_t peak_bytes = 0;
   int refusals = 0;
   int fail_at = -1;
+  Fail fail = Fail::kAllFromOneOn;
 };
 
 // `workers` threads that take tasks in an unknown order.
