@@ -119,7 +119,33 @@ void MakeABatch(Cache& cache, const char* spec, const LayerSpec& layer) {
   });
 }
 
-// A prompt in two chunks, decode with gaps, eviction, trims, copies, saving and loading.
+// `accepted` of eight rows of a draft become rows of decode; attention grows a scratch from
+// nothing.
+void Draft(Cache& cache, const Prompt& prompt, std::int64_t first, std::int64_t accepted) {
+  const auto all = [&](const std::function<Status()>& call) {
+    ExpectEveryRefusalHarmless(cache, WithReserve::kNo, call);
+  };
+  all([&] { return cache.ReserveSpeculative(accepted); });
+  all([&] { return cache.ReserveSpeculative(8); });
+  for (const std::int64_t row : {first, first + 5}) {
+    all([&] { return AppendRows(cache, 0, Phase::kVerify, prompt, row, row == first ? 5 : 3); });
+  }
+  const LayerSpec& layer = cache.layer(0);
+  const std::vector<float> queries = UniformRows(layer.query_heads * 3 * layer.key_dim, 3);
+  const std::vector<TokenPos> positions = Positions(cache.next_position() - 3, 3);
+  std::vector<float> out(static_cast<std::size_t>(layer.query_heads * 3 * layer.value_dim));
+  all([&] {
+    return NoThrow([&] {
+      AttendScratch scratch;
+      return cache.Attend(0, positions,
+                          HeadsView::HeadMajor(queries.data(), layer.query_heads, 3, layer.key_dim),
+                          {}, scratch, out.data(), nullptr);
+    });
+  });
+  all([&] { return cache.Accept(accepted); });
+}
+
+// A prompt in two chunks, decode with gaps, eviction, drafts, trims, copies, saving and loading.
 void LiveThrough(const char* spec) {
   const LayerSpec layer = MakeLayer(4, 2, 32, 32);
   const Prompt prompt = MakePrompt(layer, 700, 1);
@@ -152,6 +178,8 @@ void LiveThrough(const char* spec) {
   ASSERT_TRUE(fork.ok());
   const std::string of_fork = StateOf(*fork);
   SaveAndLoad(cache);
+  Draft(cache, prompt, 323, 0);
+  Draft(cache, prompt, 323, 6);
   all([&] { return StatusOf(cache.TrimToPosition(312, Trim::kAllowInexact)); });
   append(Phase::kDecode, 330, 300);
   all([&] { return StatusOf(cache.TrimToPosition(100, Trim::kAllowInexact)); });
@@ -190,7 +218,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "mix(0.7*window_attention(window=16),0.3*key_norm,budget=70,split=pyramid)",
                       "lag(budget=90,select=chunk:8) | kv=turbo5",
                       "expected_attention(budget=90) | kv=int4",
-                      "key_diff(budget=90,select=block:4) | kv=int8"));
+                      "key_diff(budget=90,select=block:4) | kv=int8",
+                      "recency(budget=90) | kv=channel(bits=2,group=16) | tail=16",
+                      "snapkv(budget=70%,window=16) | kv=int8 | cold(20%)={kv=turbo2}",
+                      "waterfill(budget=4x,window=16) | tiers=[kv=int8; kv=turbo4; kv=turbo2]"));
 
 // A decode step attends without the heap, once its scratch has grown.
 TEST(HeapUse, AttendTakesNothingInSteadyState) {
