@@ -40,6 +40,22 @@ void AddOutputs(const float* probabilities, int queries, const float* rows, int 
   }
 }
 
+void AddAlongDiagonals(const BlockOutputs& block, int first, float* out) {
+  const FloatTag d;
+  const auto from = hn::Set(d, static_cast<float>(first));
+  for (int q = 0; q < block.queries; ++q) {
+    float* diagonal = out + (block.queries - 1 - q);
+    for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
+      const std::size_t at = static_cast<std::size_t>(q) * kBlockRows + j;
+      const auto p = hn::LoadU(d, block.probabilities + at);
+      const auto moved = hn::Mul(p, hn::Sqrt(hn::LoadU(d, block.distances + at)));
+      const auto lends = hn::Ge(hn::Iota(d, static_cast<float>(j)), from);
+      hn::StoreU(hn::Add(hn::LoadU(d, diagonal + j), hn::IfThenElseZero(lends, moved)), d,
+                 diagonal + j);
+    }
+  }
+}
+
 // |output - v|^2 of every query and row.
 void SquaredDistances(const BlockOutputs& block) {
   const auto padded = static_cast<std::size_t>(PaddedQueries(block.queries));
@@ -127,6 +143,7 @@ HWY_EXPORT(Probabilities);
 HWY_EXPORT(AddOutputs);
 HWY_EXPORT(ReducePerturbation);
 HWY_EXPORT(ReduceLosses);
+HWY_EXPORT(AddAlongDiagonals);
 HWY_EXPORT(LoadRows);
 
 void LoadRows(const RowSource::RowMajor& rows, int dim, int count, float* out) {
@@ -148,6 +165,10 @@ void ReducePerturbation(const BlockOutputs& block, Reduce reduce, float* out) {
 
 void ReduceLosses(const BlockOutputs& block, float* out) {
   HWY_DYNAMIC_DISPATCH(ReduceLosses)(block, out);
+}
+
+void AddAlongDiagonals(const BlockOutputs& block, int first, float* out) {
+  HWY_DYNAMIC_DISPATCH(AddAlongDiagonals)(block, first, out);
 }
 
 }  // namespace kvsieve::evict

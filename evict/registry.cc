@@ -85,7 +85,8 @@ constexpr StageInfo kPlanners[] = {
      "least sum over rows of loss + lambda bytes; loss = key e_k + value e_v of a tier, drop of "
      "none; e = measured |x - x'|^2 / |x|^2 of a tier, of keys from their mean (docs/tiers.md)",
      "budget=<size>|<factor>x scope=model|layer|kv_head power=0.5 pool=max:15|avg:k|none "
-     "pool_pad=exclude|zero drop_weight=4 window=32 sinks=4",
+     "pool_pad=exclude|zero drop_weight=4 window=32 sinks=4 level=0 floor=0 follow=0|n "
+     "follow_weight=0.1",
      "later queries are taken to need what the last ones do, after pool and power flattened it; "
      "errors of rows are taken to add up"},
 };

@@ -1,6 +1,7 @@
 #include "evict/smoothing.h"
 
 #include <algorithm>
+#include <deque>
 #include <string_view>
 
 #include "kvsieve/str_cat.h"
@@ -96,6 +97,18 @@ void Smooth(const Pool& pool, std::span<const float> raw, std::span<float> smoot
       return SmoothMax(pool, raw, smoothed);
     case PoolKind::kAverage:
       return SmoothAverage(pool, raw, smoothed);
+  }
+}
+
+// Rows that one behind them passes will never be the largest again, so that the others, oldest
+// first, fall in value. Each row comes and goes once.
+void TrailingMax(std::span<const float> values, std::int64_t reach, std::span<float> out) {
+  std::deque<std::int64_t> falling;
+  for (std::int64_t i = 0; i < std::ssize(values); ++i) {
+    if (!falling.empty() && falling.front() < i - reach) falling.pop_front();
+    out[i] = falling.empty() ? 0.0F : values[falling.front()];
+    while (!falling.empty() && values[falling.back()] <= values[i]) falling.pop_back();
+    falling.push_back(i);
   }
 }
 

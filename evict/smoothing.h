@@ -36,6 +36,10 @@ void ReadPool(ArgReader& args, Pool* pool);
 // spans have one size and do not overlap. A NaN spreads over its window when averaged.
 void Smooth(const Pool& pool, std::span<const float> raw, std::span<float> smoothed);
 
+// out[i] = the largest of values[i - reach .. i - 1], 0 where there is none; values are not
+// negative. The spans have one size and do not overlap.
+void TrailingMax(std::span<const float> values, std::int64_t reach, std::span<float> out);
+
 }  // namespace kvsieve::evict
 
 #endif  // KVSIEVE_EVICT_SMOOTHING_H_

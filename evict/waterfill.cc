@@ -7,12 +7,20 @@
 //   value = F(mean(p^2) |v|^2 / mean|o|^2)
 //   drop  = drop_weight F(mean((p / (1 - p))^2 |v - o|^2) / mean|o|^2)
 // An error of k that has no direction moves the logit by scale |q| |k - k'| / sqrt(key_dim) on
-// average, and the output by p |v - o| times that. F pools over neighbours and raises to `power`:
-// it flattens what the last queries say, for queries still to come.
+// average, and the output by p |v - o| times that. F flattens what the last queries say, for
+// queries still to come:
+//   F(x) = y + floor mean(y),   y = max(pool(x), ahead)^power mean(x)^level
+// the means over rows of the head that are neither sinks nor in the window. `follow` rows ahead of
+// where attention goes on from query to query count follow_weight of it: in copying each query
+// looks one row further (induction heads, Olsson et al., arXiv:2209.11895).
+//   ahead = follow_weight * max over the last `follow` rows e of
+//           mean over the group of (mean over queries of p |v - o| on the diagonal to e)^2 /
+//           mean|o|^2
 #include "evict/waterfill.h"
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -41,6 +49,10 @@ struct WaterfillOptions {
   double drop_weight = 4;
   int window = 32;
   int sinks = 4;
+  double level = 0;
+  double floor = 0;
+  int follow = 0;
+  double follow_weight = 0.1;
 };
 
 class Waterfill final : public Evictor, public LossEstimator {
@@ -51,7 +63,9 @@ class Waterfill final : public Evictor, public LossEstimator {
     return StrCat(kWaterfill, "(budget=", options_.budget.ToString(),
                   ",scope=", ScopeName(options_.scope), ",power=", RealText(options_.power), ",",
                   options_.pool.Canonical(), ",drop_weight=", RealText(options_.drop_weight),
-                  ",window=", options_.window, ",sinks=", options_.sinks, ")");
+                  ",window=", options_.window, ",sinks=", options_.sinks,
+                  ",level=", RealText(options_.level), ",floor=", RealText(options_.floor),
+                  FollowText(), ")");
   }
   std::string_view preset() const override { return {}; }
   ScorerNeeds needs() const override { return {.window_queries = options_.window, .values = true}; }
@@ -90,9 +104,17 @@ class Waterfill final : public Evictor, public LossEstimator {
   static Status PlansOnly() {
     return Status::Invalid("waterfill ranks no rows: it tells what they are worth");
   }
-  void Flatten(float unit, double weight, std::span<float> losses, std::vector<float>& raw) const;
+  std::string FollowText() const {
+    if (options_.follow == 0) return ",follow=0";
+    return StrCat(",follow=", options_.follow, ",follow_weight=", RealText(options_.follow_weight));
+  }
+  static float Capped(float loss) { return loss < kMostLoss ? loss : kMostLoss; }  // also NaN
+  double MeanOf(std::span<const float> values) const;
+  void Flatten(float unit, double weight, std::span<const float> ahead, std::span<float> losses,
+               std::vector<float>& raw) const;
+  std::vector<float> AheadOf(std::span<const float> diagonals, const WindowSums& sums) const;
   void ScaleHead(const Observation& observation, int h, const WindowSums& sums,
-                 RowLosses* losses) const;
+                 std::span<const float> diagonals, RowLosses* losses) const;
 
   WaterfillOptions options_;
 };
@@ -161,24 +183,50 @@ class KeySpread {
   float mean_square_ = 0;
 };
 
-// losses = weight * pool(unit * losses) ^ power.
-void Waterfill::Flatten(float unit, double weight, std::span<float> losses,
-                        std::vector<float>& raw) const {
+double Waterfill::MeanOf(std::span<const float> values) const {
+  const auto rows = std::ssize(values);
+  const auto first = std::min<std::int64_t>(options_.sinks, rows);
+  const auto last = std::max<std::int64_t>(first, rows - options_.window);
+  const double sum = std::accumulate(values.begin() + first, values.begin() + last, 0.0);
+  return last > first ? sum / static_cast<double>(last - first) : 0;
+}
+
+// losses = weight * F(unit * losses).
+void Waterfill::Flatten(float unit, double weight, std::span<const float> ahead,
+                        std::span<float> losses, std::vector<float>& raw) const {
   raw.resize(losses.size());
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    const float loss = losses[i] * unit;
-    raw[i] = loss < kMostLoss ? loss : kMostLoss;  // also in place of NaN
-  }
+  for (std::size_t i = 0; i < losses.size(); ++i) raw[i] = Capped(losses[i] * unit);
   SmoothRows(options_.pool, options_.window, raw, losses);
+  for (std::size_t i = 0; i < ahead.size(); ++i) losses[i] = std::max(losses[i], ahead[i]);
+  const double level = options_.level == 0 ? 1 : std::pow(MeanOf(raw), options_.level);
+  const bool root = options_.power == 0.5;  // a tenth of the time of pow
   for (float& loss : losses) {
-    const double flat = weight * std::pow(static_cast<double>(loss), options_.power);
-    loss = std::min(static_cast<float>(flat), kMostLoss);
+    const double flat = root ? std::sqrt(static_cast<double>(loss))
+                             : std::pow(static_cast<double>(loss), options_.power);
+    loss = Capped(static_cast<float>(weight * level * flat));
   }
+  if (options_.floor == 0) return;
+  const auto floor = static_cast<float>(options_.floor * MeanOf(losses));
+  for (float& loss : losses) loss = Capped(loss + floor);
+}
+
+std::vector<float> Waterfill::AheadOf(std::span<const float> diagonals,
+                                      const WindowSums& sums) const {
+  std::vector<float> ahead;
+  if (options_.follow == 0) return ahead;
+  const double unit = options_.follow_weight / (std::max(sums.output_square, 1e-30) * sums.queries);
+  std::vector<float> weighed(diagonals.size());
+  for (std::size_t i = 0; i < weighed.size(); ++i) {
+    weighed[i] = Capped(static_cast<float>(diagonals[i] * unit));
+  }
+  ahead.resize(weighed.size());
+  TrailingMax(weighed, options_.follow, ahead);
+  return ahead;
 }
 
 // From what the window pass summed to losses.
 void Waterfill::ScaleHead(const Observation& observation, int h, const WindowSums& sums,
-                          RowLosses* losses) const {
+                          std::span<const float> diagonals, RowLosses* losses) const {
   const HeadObservation& head = observation.heads[h];
   const auto begin = static_cast<std::size_t>(losses->head_begin[h]);
   const auto of_head = [&](std::vector<float>& loss) {
@@ -189,10 +237,12 @@ void Waterfill::ScaleHead(const Observation& observation, int h, const WindowSum
       head.positions.begin();
   // Sums over sums: both are over the same queries.
   const auto unit = static_cast<float>(1 / std::max(sums.output_square, 1e-30));
+  if (!diagonals.empty()) diagonals = diagonals.subspan(begin, head.positions.size());
+  const std::vector<float> ahead = AheadOf(diagonals, sums);
   std::vector<float> raw;
-  Flatten(unit, 1, of_head(losses->key), raw);
-  Flatten(unit, 1, of_head(losses->value), raw);
-  Flatten(unit, options_.drop_weight, of_head(losses->drop), raw);
+  Flatten(unit, 1, ahead, of_head(losses->key), raw);
+  Flatten(unit, 1, ahead, of_head(losses->value), raw);
+  Flatten(unit, options_.drop_weight, ahead, of_head(losses->drop), raw);
   const double query_square = sums.query_square / sums.count();
   KeySpread(*head.keys, first)
       .Scale(query_square / observation.layer.key_dim, of_head(losses->key));
@@ -216,13 +266,16 @@ Status Waterfill::Estimate(const Observation& observation, Parallel& parallel,
   pass.figures[kLogitLoss] = losses->key.data();
   pass.figures[kValueLoss] = losses->value.data();
   pass.figures[kDropLoss] = losses->drop.data();
+  std::vector<float> diagonals(options_.follow > 0 ? total : 0);
+  if (options_.follow > 0) pass.diagonals = diagonals.data();
+  pass.first_followed = options_.sinks;
   KVS_ASSIGN_OR_RETURN(const std::vector<WindowSums> sums, RunWindow(pass, parallel, scratch));
 
   std::vector<Status> scaled(observation.heads.size());  // tasks must not throw
   ParallelFor(parallel, observation.layer.kv_heads, [&](std::int64_t h, int) {
     if (observation.heads[h].positions.empty()) return;
     scaled[h] = NoThrow([&] {
-      ScaleHead(observation, static_cast<int>(h), sums[h], losses);
+      ScaleHead(observation, static_cast<int>(h), sums[h], diagonals, losses);
       return Status::Ok();
     });
   });
@@ -242,6 +295,14 @@ Result<std::shared_ptr<const Evictor>> MakeWaterfill(const SpecCall& call) {
   args.Real("drop_weight", &options.drop_weight, 0, 1e6);
   args.Int("window", &options.window, 1, kMaxWindow);
   args.Int("sinks", &options.sinks, 0, kMaxRows);
+  args.Real("level", &options.level, 0, 2);
+  args.Real("floor", &options.floor, 0, 10);
+  args.Int("follow", &options.follow, 0, kMaxRows);
+  const SpecArg* follow_weight = args.Raw("follow_weight");
+  args.Real("follow_weight", &options.follow_weight, 0, 1);
+  if (follow_weight != nullptr && options.follow == 0) {
+    args.Fail(follow_weight->key_column, "option follow_weight means nothing with follow=0");
+  }
   KVS_RETURN_IF_ERROR(args.Finish());
   if (options.budget.kind != BudgetKind::kBytes) {
     const SpecArg* budget = args.Raw("budget");

@@ -102,6 +102,12 @@ enum LossFigure : std::uint8_t {
 inline constexpr int kLossFigures = 3;
 void ReduceLosses(const BlockOutputs& block, float* out);
 
+// Where the queries' attention goes on: adds p |output - v| of query q and row j to
+// out[j + queries - 1 - q], the row that the last query would look at if it were as far behind.
+// Rows before `first` add nothing. After ReduceLosses, which fills the distances.
+// out [kBlockRows + queries - 1].
+void AddAlongDiagonals(const BlockOutputs& block, int first, float* out);
+
 }  // namespace kvsieve::evict
 
 #endif  // KVSIEVE_EVICT_WINDOW_KERNELS_H_

@@ -196,6 +196,10 @@ class HeadTask {
   }
 
   void Reduce() {
+    if (call_.diagonals != nullptr) {
+      const auto size = static_cast<std::size_t>(blocks() * kBlockRows + PaddedQueries(queries_));
+      for (int i = 0; i < heads_; ++i) std::fill_n(space_.heads[i].diagonals, size, 0.0F);
+    }
     for (std::int64_t block = 0; block < blocks(); ++block) {
       for (int i = 0; i < heads_; ++i) {
         ReduceBlock(i, block);
@@ -205,6 +209,7 @@ class HeadTask {
         }
       }
     }
+    if (call_.diagonals != nullptr) JoinDiagonals();
   }
 
   // To space_.reduced.
@@ -218,8 +223,27 @@ class HeadTask {
     Probabilities(weights, space_.factors, queries_, space_.probabilities);
     const BlockOutputs outputs{space_.probabilities, space_.heads[i].outputs, queries_,
                                space_.panel,         shape_.value_dim,        space_.distances};
-    if (call_.weight == RowWeight::kLosses) return ReduceLosses(outputs, space_.reduced);
+    if (call_.weight == RowWeight::kLosses) {
+      ReduceLosses(outputs, space_.reduced);
+      return FollowDiagonals(i, block, outputs);
+    }
     ReducePerturbation(outputs, call_.queries, space_.reduced);
+  }
+
+  void FollowDiagonals(int i, std::int64_t block, const BlockOutputs& outputs) {
+    if (call_.diagonals == nullptr) return;
+    const std::int64_t before = call_.first_followed - block * kBlockRows;
+    AddAlongDiagonals(outputs, static_cast<int>(std::clamp<std::int64_t>(before, 0, kBlockRows)),
+                      space_.heads[i].diagonals + block * kBlockRows);
+  }
+
+  // What goes on behind the last row is still to come.
+  void JoinDiagonals() {
+    float* joined = call_.diagonals + call_.head_begin[kv_head_];
+    for (int i = 0; i < heads_; ++i) {
+      const float* sums = space_.heads[i].diagonals;
+      for (std::int64_t r = 0; r < rows_; ++r) joined[r] += sums[r] * sums[r];
+    }
   }
 
   float* FiguresAt(std::size_t figure, std::int64_t block) const {
@@ -257,6 +281,7 @@ WindowShape ShapeOf(const WindowPass& pass) {
   shape.key_dim = layer.key_dim;
   shape.value_dim = pass.reads_values() ? layer.value_dim : 0;
   shape.figures = static_cast<int>(FiguresOf(pass.weight));
+  shape.diagonals = pass.diagonals != nullptr;
   shape.group = pass.keys_as_queries ? 1 : layer.group();
   for (const HeadObservation& head : pass.observation.heads) {
     shape.max_rows = std::max(shape.max_rows, static_cast<std::int64_t>(head.positions.size()));

@@ -36,6 +36,10 @@ struct WindowPass {
   std::span<const std::int64_t> head_begin;  // [kv_heads + 1]
   // Where each figure goes, [rows of all heads]: sums or maxima, a mean is not divided yet.
   std::array<float*, kLossFigures> figures = {};
+  // With kLosses: where attention goes on, [rows of all heads]. The square of what
+  // AddAlongDiagonals sums, summed over the group; rows before `first_followed` are left out.
+  float* diagonals = nullptr;
+  RowIndex first_followed = 0;
 
   bool reads_values() const { return weight != RowWeight::kAttention; }
 };

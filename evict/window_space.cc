@@ -60,6 +60,7 @@ void CarveSpace(const WindowShape& shape, Carver& carver, WindowSpace* space) {
     head.maximum = carver.Take(stride);
     head.inverse_sum = carver.Take(stride);
     head.outputs = carver.Take(queries * value_stride);
+    head.diagonals = carver.Take(shape.diagonals ? blocks * kBlockRows + queries : 0);
   }
 }
 

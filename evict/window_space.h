@@ -13,9 +13,10 @@ namespace kvsieve::evict {
 struct WindowShape {
   int queries = 0;  // window rows after clipping
   int key_dim = 0;
-  int value_dim = 0;  // 0: values are not read
-  int group = 0;      // query heads of a KV head
-  int figures = 1;    // per row
+  int value_dim = 0;       // 0: values are not read
+  int group = 0;           // query heads of a KV head
+  int figures = 1;         // per row
+  bool diagonals = false;  // of attention are followed
   std::int64_t max_rows = 0;
   // Chosen by FitScratch:
   int heads_at_once = 1;  // query heads that share one pass over K
@@ -39,6 +40,7 @@ struct HeadSpace {
   float* maximum;      // [QueryStride]
   float* inverse_sum;  // [QueryStride]
   float* outputs;      // [PaddedQueries, ValueStride]
+  float* diagonals;    // [blocks * kBlockRows + PaddedQueries], or nothing
 };
 struct WindowSpace {
   float* panel;                  // [max(key_dim, value_dim), kBlockRows]
