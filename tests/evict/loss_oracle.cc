@@ -15,9 +15,11 @@ constexpr double kLeastWeight = 1e-19;
 // as do the rounding errors of the sums: 2^-24 a term.
 struct Sums {
   std::vector<Range> key, value, drop;  // [rows]
+  std::vector<Range> diagonal;          // [rows]: the squares of the sums along them
   Range output_square;
   double query_square = 0;
-  double terms = 0;
+  double terms = 0;  // queries of all heads of the group
+  double group = 0;
 };
 
 void Add(Range* sum, double least, double most) {
@@ -33,9 +35,9 @@ Range SquareOf(double value, double error) {
 
 // A row's three terms of one query: p^2 |v - o|^2, p^2 |v|^2, (p / (1 - p))^2 |v - o|^2. The odds
 // amplify the error of p by 1 / (1 - p); o is off by output.error; a length is off by
-// (dim + 4) * 2^-24 of itself.
-void AddRow(double weight, double weight_error, const Output& output, const float* value,
-            Range* const to[3]) {
+// (dim + 4) * 2^-24 of itself. Gives p |v - o|.
+Range AddRow(double weight, double weight_error, const Output& output, const float* value,
+             Range* const to[3]) {
   const auto dim = output.o.size();
   double distance = 0;
   double length = 0;
@@ -57,13 +59,28 @@ void AddRow(double weight, double weight_error, const Output& output, const floa
   Add(to[0], p.least * away.least, p.most * away.most);
   Add(to[1], p.least * size.least, p.most * size.most);
   Add(to[2], odds_square.least * away.least, odds_square.most * away.most);
+  return {std::sqrt(p.least * away.least), std::sqrt(p.most * away.most)};
+}
+
+// Of one query head: a sum of as many terms as queries, then its square. Sums below 1e-19 have
+// squares below f32.
+void AddSquares(const std::vector<Range>& along, int queries, std::vector<Range>* to) {
+  const double rounding = (queries + 4) * kUnit;
+  for (std::size_t j = 0; j < along.size(); ++j) {
+    const double least = std::max(0.0, along[j].least * (1 - rounding) - kLeastWeight);
+    const double most = along[j].most * (1 + rounding) + kLeastWeight;
+    Add(&(*to)[j], least * least, most * most);
+  }
 }
 
 Sums SumsOf(const Layer& layer, int kv_head, const LossOptions& options) {
   const auto rows = static_cast<std::size_t>(layer.rows);
   const int window = static_cast<int>(std::min<std::int64_t>(options.window, layer.rows));
-  Sums sums{std::vector<Range>(rows), std::vector<Range>(rows), std::vector<Range>(rows), {}};
+  Sums sums;
+  for (auto* figures : {&sums.key, &sums.value, &sums.drop, &sums.diagonal}) figures->resize(rows);
+  sums.group = layer.spec.group();
   for (int g = 0; g < layer.spec.group(); ++g) {
+    std::vector<Range> along(rows);
     for (int w = 0; w < window; ++w) {
       const int query_row =
           (kv_head * layer.spec.group() + g) * layer.window_rows + layer.window_rows - window + w;
@@ -75,7 +92,10 @@ Sums SumsOf(const Layer& layer, int kv_head, const LossOptions& options) {
             layer.v.data() +
             (kv_head * layer.rows + static_cast<std::int64_t>(j)) * layer.spec.value_dim;
         Range* const to[3] = {&sums.key[j], &sums.value[j], &sums.drop[j]};
-        AddRow(weights.p[j], weights.relative_error, output, value, to);
+        const Range moved = AddRow(weights.p[j], weights.relative_error, output, value, to);
+        const std::size_t end = j + static_cast<std::size_t>(window - 1 - w);  // of the diagonal
+        if (static_cast<int>(j) < options.sinks || end >= rows) continue;
+        Add(&along[end], moved.least, moved.most);
       }
       double square = 0;
       for (const double o : output.o) square += o * o;
@@ -86,12 +106,45 @@ Sums SumsOf(const Layer& layer, int kv_head, const LossOptions& options) {
       }
       sums.terms += 1;
     }
+    AddSquares(along, window, &sums.diagonal);
   }
   return sums;
 }
 
-// F: over the mean square of the output, pooled over the rows before the window, to `power`.
-// Each step grows with what it is given, so bounds go through it.
+// Over the rows that are neither sinks nor in the window; 0 where there are none.
+double MeanOf(const std::vector<double>& values, const LossOptions& options) {
+  double sum = 0;
+  double count = 0;
+  for (int j = options.sinks; j < static_cast<int>(values.size()) - options.window; ++j) {
+    sum += values[static_cast<std::size_t>(j)];
+    count += 1;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+// The largest of the last `follow` diagonals before each row, which grows with them.
+std::vector<double> Ahead(const Sums& sums, const LossOptions& options, bool most) {
+  const double queries = sums.terms / sums.group;
+  const double rounding = (sums.group + 8) * kUnit;
+  std::vector<double> ahead;
+  for (int i = 0; i < static_cast<int>(sums.diagonal.size()); ++i) {
+    double largest = 0;
+    for (int e = std::max(0, i - options.follow); e < i; ++e) {
+      const Range& square = sums.diagonal[static_cast<std::size_t>(e)];
+      const double mean_square =
+          (most ? square.most * (1 + rounding) : square.least * (1 - rounding)) /
+          (queries * queries) / sums.group;
+      const double output =
+          (most ? sums.output_square.least : sums.output_square.most) / sums.terms;
+      largest = std::max(largest, mean_square / output);
+    }
+    ahead.push_back(options.follow_weight * largest);
+  }
+  return ahead;
+}
+
+// F: over the mean square of the output, pooled over the rows before the window, what is ahead, to
+// `power`, level and floor. Each step grows with what it is given, so bounds go through it.
 std::vector<Range> Flattened(const std::vector<Range>& raw, const Sums& sums, double weight,
                              const LossOptions& options) {
   const double rounding = (sums.terms + options.pool.width + 8) * kUnit;
@@ -105,14 +158,20 @@ std::vector<Range> Flattened(const std::vector<Range>& raw, const Sums& sums, do
     }
     std::vector<double> smooth = Smooth({values.begin(), values.begin() + pooled}, options.pool);
     smooth.insert(smooth.end(), values.begin() + pooled, values.end());
-    for (double& value : smooth) value = weight * std::pow(value, options.power);
+    const std::vector<double> ahead = Ahead(sums, options, most);
+    const double level = std::pow(MeanOf(values, options), options.level);
+    for (std::size_t j = 0; j < smooth.size(); ++j) {
+      smooth[j] = weight * level * std::pow(std::max(smooth[j], ahead[j]), options.power);
+    }
+    const double floor = options.floor * MeanOf(smooth, options);
+    for (double& value : smooth) value += floor;
     return smooth;
   };
   const std::vector<double> least = flatten(false);
   const std::vector<double> most = flatten(true);
   std::vector<Range> ranges;
   for (std::size_t j = 0; j < raw.size(); ++j) {
-    ranges.push_back({least[j] * (1 - 2 * kUnit), most[j] * (1 + 2 * kUnit)});
+    ranges.push_back({least[j] * (1 - 4 * kUnit), most[j] * (1 + 4 * kUnit)});
   }
   return ranges;
 }

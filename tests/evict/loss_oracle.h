@@ -15,6 +15,11 @@ struct LossOptions {
   double power = 0.5;
   double drop_weight = 4;
   TokenPos exact_before = 0;
+  int sinks = 4;
+  double level = 0;
+  double floor = 0;
+  int follow = 0;
+  double follow_weight = 0.1;
 };
 
 // What f32 may give.

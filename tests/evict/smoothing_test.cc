@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <random>
 #include <vector>
 
@@ -66,6 +68,28 @@ TEST(Smoothing, EqualsTheOracleAtEveryWidthAndLength) {
             const double bound = expected[i] * (std::min(width, rows) + 1) * 0x1p-24;
             ASSERT_NEAR(actual[i], expected[i], bound) << rows << " rows, width " << width;
           }
+        }
+      }
+    }
+  }
+}
+
+// Values repeat, so that equal ones meet; a reach of 0 sees no row, one past the start all before.
+TEST(Smoothing, TrailingMaxEqualsTheLargestOfTheRowsBefore) {
+  constexpr std::uint64_t kSeed = 5;
+  std::mt19937_64 rng(kSeed);
+  for (const int rows : {0, 1, 2, 3, 64, 200}) {
+    for (const int values : {1, 3, 1000}) {
+      Scores raw(rows);
+      for (float& score : raw) score = static_cast<float>(rng() % values);
+      for (const int reach : {0, 1, 2, 3, 15, 64, 199, 200, 100000}) {
+        Scores trailing(raw.size(), -1.0F);
+        evict::TrailingMax(raw, reach, trailing);
+        for (int i = 0; i < rows; ++i) {
+          float largest = 0;
+          for (int j = std::max(0, i - reach); j < i; ++j) largest = std::max(largest, raw[j]);
+          ASSERT_EQ(trailing[i], largest)
+              << "seed " << kSeed << ", " << rows << " rows, reach " << reach << ", row " << i;
         }
       }
     }
