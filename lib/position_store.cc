@@ -252,8 +252,10 @@ void PositionStore::DropSplit(RowIndex dropped, const PositionSpan& kept) {
     const std::int64_t end = bit_of(begin + count - 1, positions[count - 1]) + 1;
     ClearBits(body_.data(), cleared, end);
     cleared = end;
-    std::memset(low_bits_of(begin / kBlockRows), 0,
-                static_cast<std::size_t>(BytesOfBits(std::int64_t{count} * form_.low_bits)));
+    if (form_.low_bits > 0) {  // else there is nothing to clear, and maybe no memory
+      std::memset(low_bits_of(begin / kBlockRows), 0,
+                  static_cast<std::size_t>(BytesOfBits(std::int64_t{count} * form_.low_bits)));
+    }
     base_ = new_base;
     for (int i = 0; i < count; ++i) {
       if (begin + i >= dropped) Put(begin + i - dropped, positions[i]);
