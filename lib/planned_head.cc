@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lib/byte_budget.h"
 #include "lib/tier_errors.h"
 
 namespace kvsieve {
@@ -237,6 +238,13 @@ void PlannedHead::AppendKept(std::vector<TokenPos>* positions,
     positions->push_back(head_.positions[row]);
     tiers->push_back(exact ? std::uint8_t{0} : static_cast<std::uint8_t>(tier_of_[rung(row)]));
   }
+}
+
+std::int64_t PlannedHead::KeptBytes() const {
+  std::vector<TokenPos> positions;
+  std::vector<std::uint8_t> tiers;
+  AppendKept(&positions, &tiers);
+  return kvsieve::KeptBytes(layer_, limits_.tail, positions, tiers);
 }
 
 }  // namespace kvsieve

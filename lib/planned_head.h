@@ -51,8 +51,10 @@ class PlannedHead {
   std::int64_t MostBytesOf(const RungRows& rows) const;
 
   void RaiseTo(float price);
-  // Bytes of the head as its rows stand.
+  // BytesOf the head as its rows stand, and what they will really take: tiers reach less far than
+  // that counts. The second looks at every row.
   std::int64_t bytes() const { return bytes_; }
+  std::int64_t KeptBytes() const;
   int rung(RowIndex row) const { return rungs_[row - begin_]; }
   void Move(RowIndex row, int rung);
 

@@ -47,18 +47,19 @@ class GroupPlan {
   std::string Run() {
     if (BytesAt(kFreeBits, &PlannedHead::BytesOf) <= limit_bytes_) {
       RaiseTo(kFreeBits);
-      return StrCat("budget not reached: ", Bytes(), " of ", limit_bytes_, " bytes");
+      return StrCat("budget not reached: ", KeptBytes(), " of ", limit_bytes_, " bytes");
     }
     const std::uint32_t surely_fits = CheapestFitting(kFreeBits, &PlannedHead::MostBytesOf);
     // All steps at this price do not fit; some of them may.
     const std::uint32_t surely_not = CheapestFitting(kFreeBits, &PlannedHead::LeastBytesOf) - 1;
     RaiseTo(surely_fits);
-    const std::int64_t least = Bytes();
-    if (least > limit_bytes_) {
-      return StrCat("budget allows ", limit_bytes_, " bytes, ", least, " must stay");
+    if (Bytes() <= limit_bytes_) {
+      TakeSteps(surely_not, surely_fits);
+      return {};
     }
-    TakeSteps(surely_not, surely_fits);
-    return {};
+    const std::int64_t least = KeptBytes();
+    if (least <= limit_bytes_) return {};
+    return StrCat("budget allows ", limit_bytes_, " bytes, ", least, " must stay");
   }
 
  private:
@@ -92,6 +93,13 @@ class GroupPlan {
     return std::accumulate(
         heads_.begin(), heads_.end(), std::int64_t{0},
         [](std::int64_t sum, const PlannedHead& head) { return sum + head.bytes(); });
+  }
+
+  // What is really kept, for the notes.
+  std::int64_t KeptBytes() const {
+    return std::accumulate(
+        heads_.begin(), heads_.end(), std::int64_t{0},
+        [](std::int64_t sum, const PlannedHead& head) { return sum + head.KeptBytes(); });
   }
 
   // Steps with a price in [least, below), best first, until one does not fit.
