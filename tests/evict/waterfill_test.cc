@@ -335,7 +335,8 @@ TEST_P(WaterfillTest, HugeValuesStayFinite) {
       if (which == 2) scale(&layer.q);
       for (const LossOptions& options :
            {LossOptions{.window = 16},
-            LossOptions{.window = 16, .level = 2, .floor = 10, .follow = 9}}) {
+            LossOptions{.window = 16, .power = 2, .level = 2, .follow = 9},
+            LossOptions{.window = 16, .level = 2, .floor = 10}}) {
         const RowLosses losses = Estimate(options, Observed(layer).observation());
         for (const auto* loss : {&losses.key, &losses.value, &losses.drop}) {
           for (const float one : *loss) ASSERT_TRUE(one >= 0 && one <= 1e30F) << one;
