@@ -27,8 +27,8 @@ namespace kvsieve {
 // notes say so. Tiers are used in the order of their bytes; of two with as many, the first.
 //
 // Bytes are counted as KeptBytes counts them, positions as if each tier reached from the first row
-// to the last: what is kept is never more, and what the notes tell. More bytes never mean more expected loss. A pure
-// function of losses, errors and sizes: the same for any number of workers.
+// to the last: what is kept, which the notes tell, is never more. More bytes never mean more
+// expected loss. A pure function of losses, errors and sizes: the same for any number of workers.
 Result<std::vector<LayerDecision>> PlanTiers(const ByteBudgetCall& call, Parallel& parallel,
                                              ScoreScratch* scratch);
 
