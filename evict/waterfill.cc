@@ -7,7 +7,8 @@
 //   value = F(mean(p^2) |v|^2 / mean|o|^2)
 //   drop  = drop_weight F(mean((p / (1 - p))^2 |v - o|^2) / mean|o|^2)
 // An error of k that has no direction moves the logit by scale |q| |k - k'| / sqrt(key_dim) on
-// average, and the output by p |v - o| times that. F flattens what the last queries say, for
+// average, and the output by p |v - o| times that. Rows of a sliding window count by how long they
+// will be seen. F flattens what the last queries say, for
 // queries still to come:
 //   F(x) = y + floor mean(y),   y = max(pool(x), ahead)^power mean(x)^level
 // the means over rows of the head that are neither sinks nor in the window. `follow` rows ahead of
@@ -109,8 +110,15 @@ class Waterfill final : public Evictor, public LossEstimator {
     return StrCat(",follow=", options_.follow, ",follow_weight=", RealText(options_.follow_weight));
   }
   static float Capped(float loss) { return loss < kMostLoss ? loss : kMostLoss; }  // also NaN
-  double MeanOf(std::span<const float> values) const;
-  void Flatten(float unit, double weight, std::span<const float> ahead, std::span<float> losses,
+  std::int64_t SinkRows(const Observation& observation, std::int64_t rows) const;
+  // F for one head.
+  struct Flattening {
+    float unit = 0;
+    std::int64_t sinks = 0;  // first rows that are sinks
+    std::vector<float> ahead;
+  };
+  double MeanOf(std::span<const float> values, std::int64_t first) const;
+  void Flatten(const Flattening& flattening, double weight, std::span<float> losses,
                std::vector<float>& raw) const;
   std::vector<float> AheadOf(std::span<const float> diagonals, const WindowSums& sums) const;
   void ScaleHead(const Observation& observation, int h, const WindowSums& sums,
@@ -183,22 +191,29 @@ class KeySpread {
   float mean_square_ = 0;
 };
 
-double Waterfill::MeanOf(std::span<const float> values) const {
+// Rows of the sequence's first tokens: where a sliding window let tokens go, fewer or none.
+std::int64_t Waterfill::SinkRows(const Observation& observation, std::int64_t rows) const {
+  const std::int64_t gone = std::max<std::int64_t>(0, observation.tokens_seen - rows);
+  return std::clamp<std::int64_t>(options_.sinks - gone, 0, rows);
+}
+
+double Waterfill::MeanOf(std::span<const float> values, std::int64_t first) const {
   const auto rows = std::ssize(values);
-  const auto first = std::min<std::int64_t>(options_.sinks, rows);
   const auto last = std::max<std::int64_t>(first, rows - options_.window);
   const double sum = std::accumulate(values.begin() + first, values.begin() + last, 0.0);
   return last > first ? sum / static_cast<double>(last - first) : 0;
 }
 
 // losses = weight * F(unit * losses).
-void Waterfill::Flatten(float unit, double weight, std::span<const float> ahead,
-                        std::span<float> losses, std::vector<float>& raw) const {
+void Waterfill::Flatten(const Flattening& flattening, double weight, std::span<float> losses,
+                        std::vector<float>& raw) const {
   raw.resize(losses.size());
-  for (std::size_t i = 0; i < losses.size(); ++i) raw[i] = Capped(losses[i] * unit);
+  for (std::size_t i = 0; i < losses.size(); ++i) raw[i] = Capped(losses[i] * flattening.unit);
   SmoothRows(options_.pool, options_.window, raw, losses);
+  const std::span<const float> ahead = flattening.ahead;
   for (std::size_t i = 0; i < ahead.size(); ++i) losses[i] = std::max(losses[i], ahead[i]);
-  const double level = options_.level == 0 ? 1 : std::pow(MeanOf(raw), options_.level);
+  const double level =
+      options_.level == 0 ? 1 : std::pow(MeanOf(raw, flattening.sinks), options_.level);
   const bool root = options_.power == 0.5;  // a tenth of the time of pow
   for (float& loss : losses) {
     const double flat = root ? std::sqrt(static_cast<double>(loss))
@@ -206,8 +221,17 @@ void Waterfill::Flatten(float unit, double weight, std::span<const float> ahead,
     loss = Capped(static_cast<float>(weight * level * flat));
   }
   if (options_.floor == 0) return;
-  const auto floor = static_cast<float>(options_.floor * MeanOf(losses));
+  const auto floor = static_cast<float>(options_.floor * MeanOf(losses, flattening.sinks));
   for (float& loss : losses) loss = Capped(loss + floor);
+}
+
+// A row of a sliding window serves only the queries that still see it: its share of a whole window.
+void WeighByLifetime(int window, std::span<const TokenPos> positions, std::span<float> losses) {
+  const std::int64_t next = std::int64_t{positions.back()} + 1;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const auto left = static_cast<float>(positions[i] + window - next);
+    losses[i] *= std::clamp(left / static_cast<float>(window), 0.0F, 1.0F);
+  }
 }
 
 std::vector<float> Waterfill::AheadOf(std::span<const float> diagonals,
@@ -238,14 +262,19 @@ void Waterfill::ScaleHead(const Observation& observation, int h, const WindowSum
   // Sums over sums: both are over the same queries.
   const auto unit = static_cast<float>(1 / std::max(sums.output_square, 1e-30));
   if (!diagonals.empty()) diagonals = diagonals.subspan(begin, head.positions.size());
-  const std::vector<float> ahead = AheadOf(diagonals, sums);
+  const Flattening flattening{unit, SinkRows(observation, std::ssize(head.positions)),
+                              AheadOf(diagonals, sums)};
   std::vector<float> raw;
-  Flatten(unit, 1, ahead, of_head(losses->key), raw);
-  Flatten(unit, 1, ahead, of_head(losses->value), raw);
-  Flatten(unit, options_.drop_weight, ahead, of_head(losses->drop), raw);
+  Flatten(flattening, 1, of_head(losses->key), raw);
+  Flatten(flattening, 1, of_head(losses->value), raw);
+  Flatten(flattening, options_.drop_weight, of_head(losses->drop), raw);
   const double query_square = sums.query_square / sums.count();
   KeySpread(*head.keys, first)
       .Scale(query_square / observation.layer.key_dim, of_head(losses->key));
+  if (observation.layer.sliding_window == 0) return;
+  for (std::vector<float>* loss : {&losses->key, &losses->value, &losses->drop}) {
+    WeighByLifetime(observation.layer.sliding_window, head.positions, of_head(*loss));
+  }
 }
 
 Status Waterfill::Estimate(const Observation& observation, Parallel& parallel,
@@ -268,7 +297,8 @@ Status Waterfill::Estimate(const Observation& observation, Parallel& parallel,
   pass.figures[kDropLoss] = losses->drop.data();
   std::vector<float> diagonals(options_.follow > 0 ? total : 0);
   if (options_.follow > 0) pass.diagonals = diagonals.data();
-  pass.first_followed = options_.sinks;
+  const std::int64_t rows = losses->head_begin[1] - losses->head_begin[0];
+  pass.first_followed = static_cast<RowIndex>(SinkRows(observation, rows));
   KVS_ASSIGN_OR_RETURN(const std::vector<WindowSums> sums, RunWindow(pass, parallel, scratch));
 
   std::vector<Status> scaled(observation.heads.size());  // tasks must not throw

@@ -253,9 +253,8 @@ Status Cache::Observe(int layer_index, std::span<const TokenPos> positions,
     KVS_RETURN_IF_ERROR(CheckView("queries", queries, layer.spec.query_heads,
                                   static_cast<std::int64_t>(positions.size()), layer.spec.key_dim));
     KVS_RETURN_IF_ERROR(CheckPositions(positions, layer.ring.end()));
-    const Evictor* evictor = impl_->pipeline->evictor();
-    const int capacity = evictor != nullptr ? evictor->needs().window_queries : 0;
-    if (capacity == 0 || layer.slides()) return Status::Ok();
+    const int capacity = impl_->pipeline->ObservedQueries(layer.spec);
+    if (capacity == 0) return Status::Ok();
     return layer.ring.Observe(*impl_->allocator, layer.spec, capacity, positions, queries);
   });
 }

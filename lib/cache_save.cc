@@ -142,12 +142,11 @@ Result<std::vector<LayerState>> LoadLayers(Allocator& allocator, const Pipeline&
                                            const std::vector<LayerState>& like,
                                            const StateHeader& header, std::uint64_t checksum,
                                            StateReader& in) {
-  const Evictor* evictor = pipeline.evictor();
-  const int query_rows = evictor != nullptr ? evictor->needs().window_queries : 0;
   std::vector<LayerState> layers;
   layers.reserve(like.size());
   for (std::size_t i = 0; i < like.size(); ++i) {
     in.StartSection(header.layers[i].bytes, SectionSeed(checksum, i));
+    const int query_rows = pipeline.ObservedQueries(like[i].spec);
     Result<LayerState> layer = LoadSection(allocator, like[i], header.finished, query_rows, in);
     if (!layer.ok()) {
       return InState(StrCat("layer ", like[i].spec.layer), layer.TakeStatus());

@@ -152,8 +152,7 @@ Result<LayerState> LoadLayer(Allocator& allocator, const LayerState& like, bool 
   layer.demotes = like.demotes;
   layer.shape = like.shape;
   KVS_RETURN_IF_ERROR(LoadProgress(in, layer));
-  Result<QueryRing> ring =
-      QueryRing::Load(allocator, layer.spec, layer.slides() ? 0 : query_rows, in);
+  Result<QueryRing> ring = QueryRing::Load(allocator, layer.spec, query_rows, in);
   if (!ring.ok()) return InState("queries", ring.TakeStatus());
   layer.ring = *std::move(ring);
   KVS_RETURN_IF_ERROR(finished ? LoadHeads(allocator, in, layer)

@@ -95,6 +95,13 @@ struct LayerState : LayerProgress {
     return stores.size() == 1 ? std::span<const std::uint8_t>() : keep.tiers(head);
   }
   bool slides() const { return spec.sliding_window > 0; }
+  // The first row that the next query still sees, of rows at increasing positions.
+  std::size_t FirstSeen(std::span<const TokenPos> positions) const {
+    if (!slides()) return 0;
+    const std::int64_t oldest = std::int64_t{next_position} - spec.sliding_window;
+    return static_cast<std::size_t>(std::lower_bound(positions.begin(), positions.end(), oldest) -
+                                    positions.begin());
+  }
   // Rows up to `position` fell out of the window. The first query that sees none of them comes
   // sliding_window later: the cache can be taken back to it.
   void NoteOutOfWindow(TokenPos position) {

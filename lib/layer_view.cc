@@ -17,10 +17,14 @@ void LayerView::AddHead(std::unique_ptr<RowSource> keys, std::unique_ptr<RowSour
 LayerView LayerView::Staged(const LayerState& layer) {
   LayerView view(layer);
   for (int head = 0; head < layer.spec.kv_heads; ++head) {
+    std::vector<TokenPos> positions = layer.staging.Positions(head);
+    const std::size_t begin = layer.FirstSeen(positions);
+    positions.erase(positions.begin(), positions.begin() + static_cast<std::ptrdiff_t>(begin));
     const auto side = [&](Side s) {
-      return std::make_unique<StagedRows>(layer.staging, layer.shape, s, head);
+      return std::make_unique<StagedRows>(layer.staging, layer.shape, s, head,
+                                          static_cast<RowIndex>(begin));
     };
-    view.AddHead(side(Side::kKey), side(Side::kValue), layer.staging.Positions(head));
+    view.AddHead(side(Side::kKey), side(Side::kValue), std::move(positions));
   }
   return view;
 }

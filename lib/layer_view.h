@@ -17,7 +17,8 @@ namespace kvsieve {
 // `layer` outlives the view and does not change meanwhile.
 class LayerView {
  public:
-  static LayerView Staged(const LayerState& layer);  // before the rows are encoded
+  // Before the rows are encoded; of a sliding layer those that the next query sees.
+  static LayerView Staged(const LayerState& layer);
   static LayerView Stored(const LayerState& layer);  // afterwards: what is stored is what is scored
 
   Observation Observe() const;

@@ -227,8 +227,7 @@ BytePlan Planner::PlanOf(const Forecast* forecast, std::int64_t decode_tokens) c
 }
 
 std::int64_t Planner::RingBytes(const LayerSpec& layer, std::int64_t tokens) const {
-  if (pipeline_.evictor() == nullptr || layer.sliding_window > 0) return 0;
-  const std::int64_t window = pipeline_.evictor()->needs().window_queries;
+  const std::int64_t window = pipeline_.ObservedQueries(layer);
   return QueryRing::BytesFor(layer, std::min(window, tokens));
 }
 

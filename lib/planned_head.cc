@@ -142,7 +142,9 @@ void PlannedHead::ForceSteps() {
   const auto within = [&](std::int64_t row) {
     return static_cast<RowIndex>(std::clamp<std::int64_t>(row, begin_, end_));
   };
-  force(within(0), within(limits_.sinks), ladder_.rungs);
+  // Where a sliding window let tokens go, the first ones are not here.
+  const std::int64_t gone = std::max<std::int64_t>(0, layer_.tokens() - rows);
+  force(within(0), within(limits_.sinks - gone), ladder_.rungs);
   force(within(rows - limits_.window), end_, FineRung());
 }
 

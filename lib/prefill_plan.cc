@@ -21,14 +21,6 @@ std::vector<TokenPos> PositionsOf(std::span<const TokenPos> staged,
   return positions;
 }
 
-// The first row that the next query still sees.
-std::size_t FirstSeen(const LayerState& layer, std::span<const TokenPos> staged) {
-  if (!layer.slides()) return 0;
-  const std::int64_t oldest = std::int64_t{layer.next_position} - layer.spec.sliding_window;
-  return static_cast<std::size_t>(std::lower_bound(staged.begin(), staged.end(), oldest) -
-                                  staged.begin());
-}
-
 }  // namespace
 
 Status PrefillPlan::Decide(std::int64_t scratch_limit_bytes) {
@@ -60,15 +52,14 @@ void PrefillPlan::NoteScratch(std::int64_t bytes) {
 }
 
 Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
-  std::vector<std::size_t> scored;  // layers that have rows and no window of their own
+  std::vector<std::size_t> scored;  // layers that have rows, and no window unless all is planned
   std::vector<LayerView> views;
   views.reserve(layers_.size());
   std::vector<Observation> observations;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (layers_[i].slides()) {
-      plans_[i].note = "sliding window: rows fall away by age, none are scored";
-    }
-    if (layers_[i].slides() || layers_[i].staging.empty()) {
+    const bool ranked = pipeline_.plans_tiers() || !layers_[i].slides();
+    if (!ranked) plans_[i].note = "sliding window: rows fall away by age, none are scored";
+    if (!ranked || layers_[i].staging.empty()) {
       KeepAll(i);
       continue;
     }
@@ -111,7 +102,7 @@ Result<std::vector<LayerDecision>> PrefillPlan::DecideRanked(
     for (const HeadPlan& head : plans_[i].heads) {
       const std::span<const TokenPos> kept(head.staged);
       call.fixed_bytes +=
-          KeptBytes(layers_[i], pipeline_.tail(), kept.subspan(FirstSeen(layers_[i], kept)), {});
+          KeptBytes(layers_[i], pipeline_.tail(), kept.subspan(layers_[i].FirstSeen(kept)), {});
     }
   }
   call.limit_bytes = evictor.byte_budget()->LimitOf(full_bytes);
@@ -124,7 +115,7 @@ void PrefillPlan::KeepAll(std::size_t layer_index) {
   const LayerState& layer = layers_[layer_index];
   for (int head = 0; head < layer.spec.kv_heads; ++head) {
     HeadPlan& plan = plans_[layer_index].heads[head];
-    const std::size_t first = FirstSeen(layer, plan.staged);
+    const std::size_t first = layer.FirstSeen(plan.staged);
     std::vector<RowIndex> rows(plan.staged.size() - first);
     std::iota(rows.begin(), rows.end(), static_cast<RowIndex>(first));
     SplitRows(layer, rows, {}, plan);
@@ -138,7 +129,7 @@ void PrefillPlan::KeepDecided(std::size_t layer_index, const LayerDecision& deci
   for (int head = 0; head < layer.spec.kv_heads; ++head) {
     const std::vector<TokenPos>& staged = plan.heads[head].staged;
     const std::span<const TokenPos> kept = decision.keep.positions(head);
-    plan.evicted = plan.evicted || kept.size() < staged.size();
+    plan.evicted = plan.evicted || kept.size() < staged.size() - layer.FirstSeen(staged);
     std::vector<RowIndex> rows;
     rows.reserve(kept.size());
     RowIndex r = 0;
@@ -256,7 +247,7 @@ void PrefillPlan::Commit() {
                  scratch_.data() + scratch_floats_ * static_cast<std::size_t>(worker));
     });
     const std::span<const TokenPos> staged = plan.heads.front().staged;
-    if (const std::size_t first = FirstSeen(layer, staged); first > 0) {
+    if (const std::size_t first = layer.FirstSeen(staged); first > 0) {
       layer.NoteOutOfWindow(staged[first - 1]);
     }
     layer.heads = std::move(plan.stores);

@@ -104,17 +104,18 @@ class Staging {
 // One head and side of a Staging, as evict and Chain::Learn read it.
 class StagedRows final : public RowSource {
  public:
-  StagedRows(const Staging& staging, const RowShape& shape, Side side, int head)
-      : staging_(staging), shape_(shape), side_(side), head_(head) {}
+  // Rows from `begin` on.
+  StagedRows(const Staging& staging, const RowShape& shape, Side side, int head, RowIndex begin = 0)
+      : staging_(staging), shape_(shape), side_(side), head_(head), begin_(begin) {}
 
-  std::int64_t rows() const override { return staging_.rows(head_); }
+  std::int64_t rows() const override { return staging_.rows(head_) - begin_; }
   int dim() const override { return shape_.dim(side_); }
   void ReadRows(RowIndex first, int count, float* out) const override {
-    staging_.ReadRows(shape_, side_, head_, first, count, out);
+    staging_.ReadRows(shape_, side_, head_, begin_ + first, count, out);
   }
   std::optional<RowMajor> TryView() const override {
     if (!staging_.in_one_piece()) return std::nullopt;
-    return RowMajor{staging_.row(shape_, side_, head_, 0), shape_.type(side_),
+    return RowMajor{staging_.row(shape_, side_, head_, begin_), shape_.type(side_),
                     shape_.row_stride(side_)};
   }
   float LargestMagnitude() const override { return staging_.largest(); }
@@ -124,6 +125,7 @@ class StagedRows final : public RowSource {
   const RowShape& shape_;
   Side side_;
   int head_;
+  RowIndex begin_;
 };
 
 // Some rows of another source, by index.

@@ -71,6 +71,13 @@ class Pipeline {
   // Whether a plan gives rows their tiers (evictor()->loss_estimator()).
   bool plans_tiers() const { return evictor_ != nullptr && evictor_->loss_estimator() != nullptr; }
 
+  // How many of a layer's last queries the evict stage looks at: rows of a layer with a sliding
+  // window are not ranked, but planned.
+  int ObservedQueries(const LayerSpec& layer) const {
+    if (evictor_ == nullptr || (layer.sliding_window > 0 && !plans_tiers())) return 0;
+    return evictor_->needs().window_queries;
+  }
+
   const StoreSpec& main_store() const { return main_; }
   // Of tiers 1, 2, ..., by rank (tier_rule) or by plan (tiers=[...]).
   std::span<const StoreSpec> cold_stores() const { return cold_; }

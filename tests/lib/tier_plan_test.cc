@@ -62,8 +62,9 @@ std::int64_t SavedOnPositions(const Cache& cache, std::string_view spec) {
   const auto pipeline = MustParse(spec);
   std::int64_t saved = 0;
   for (int i = 0; i < cache.layers(); ++i) {
-    if (cache.layer(i).sliding_window > 0) continue;
     const auto tokens = static_cast<TokenPos>(cache.next_position());
+    const TokenPos first_seen =
+        cache.layer(i).sliding_window > 0 ? tokens - cache.layer(i).sliding_window : 0;
     for (int head = 0; head < cache.layer(i).kv_heads; ++head) {
       const auto places = PlaceOfRows(cache, i, head, tokens);
       for (int tier = 0; tier < pipeline->tiers(); ++tier) {
@@ -74,7 +75,7 @@ std::int64_t SavedOnPositions(const Cache& cache, std::string_view spec) {
           held.last = p;
         }
         if (held.rows == 0) continue;
-        const PositionSpan planned{held.rows, pipeline->exact_sinks(),
+        const PositionSpan planned{held.rows, std::max(pipeline->exact_sinks(), first_seen),
                                    tokens - 1 - pipeline->tail()};
         saved += PositionList::BytesFor(planned).live - PositionList::BytesFor(held).live;
       }
@@ -126,7 +127,7 @@ struct RandomCase {
                                  mla || random() % 2 == 0 ? 32 : dim));
       layers.back().value_is_key_prefix = mla;
       if (i > 0 && random() % 3 == 0) layers.back().sliding_window = 40;
-      if (layers.back().sliding_window == 0) shares += scope == 2 ? heads : 1;
+      shares += scope == 2 ? heads : 1;
     }
     if (scope == 0) shares = 1;
     rows = 1 + static_cast<std::int64_t>(random() % 400);
