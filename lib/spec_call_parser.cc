@@ -169,4 +169,28 @@ Result<std::vector<SpecCall>> ParseChain(std::string_view text) {
   return chain;
 }
 
+Status TakeRows(SpecCursor& cursor, std::string_view option, std::optional<int>* rows) {
+  KVS_RETURN_IF_ERROR(cursor.Expect("=", StrCat("after ", option)));
+  const int column = cursor.column();
+  const std::string_view text = cursor.TakeAtom();
+  if (text.empty()) return cursor.Unexpected("a number of rows");
+  const Result<std::int64_t> count = ParseInt(text);
+  if (!count.ok()) {
+    return SpecError(column, StrCat("option ", option, ": '", text, "' is not a number of rows"));
+  }
+  if (*count < 0 || *count > kMaxRows) {
+    return SpecError(column,
+                     StrCat("option ", option, ": ", *count, " is outside [0, ", kMaxRows, "]"));
+  }
+  *rows = static_cast<int>(*count);
+  return Status::Ok();
+}
+
+void PointAt(int column, std::span<SpecCall> chain) {
+  for (SpecCall& call : chain) {
+    call.column = column;
+    for (SpecArg& arg : call.args) arg.key_column = arg.value_column = column;
+  }
+}
+
 }  // namespace kvsieve

@@ -8,6 +8,9 @@
 #ifndef KVSIEVE_LIB_SPEC_CALL_PARSER_H_
 #define KVSIEVE_LIB_SPEC_CALL_PARSER_H_
 
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +33,14 @@ Result<std::vector<SpecCall>> TakeChain(SpecCursor& cursor);
 // The same for a whole text, such as one that Canonical() returned.
 Result<SpecCall> ParseCall(std::string_view text);
 Result<std::vector<SpecCall>> ParseChain(std::string_view text);
+
+// "= n", behind an option.
+inline constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
+Status TakeRows(SpecCursor& cursor, std::string_view option, std::optional<int>* rows);
+
+// Lets errors of a chain that a name stands for, which come when it is built for a dim, point at
+// the name.
+void PointAt(int column, std::span<SpecCall> chain);
 
 }  // namespace kvsieve
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kvsieve/str_cat.h"
+#include "lib/recipes.h"
 #include "lib/spec_call_parser.h"
 #include "lib/spec_cursor.h"
 #include "lib/spec_layer_ranges.h"
@@ -16,7 +17,6 @@
 namespace kvsieve {
 namespace {
 
-constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
 constexpr std::size_t kMaxTiers = 16;
 
 constexpr std::string_view kStoreKeys[] = {"k", "v", "kv"};
@@ -42,6 +42,7 @@ class SpecParser {
   bool StartsWithSection() const;
   Status Evict();
   Status Section();
+  Status TakeRecipe(const SpecCall& call);
   Status TakePreset(const StageInfo& preset, int column);
   Status TakeSide(std::string_view side, int column, StoreSpec* store);
   Status TakeOption(std::string_view name, int column);
@@ -61,7 +62,6 @@ class SpecParser {
   Status TakeStore(std::string_view option, StoreSpec* store);
   Status CheckTiers() const;
   Status CheckGivenOnce(std::string_view option, int column);
-  Status TakeRows(std::string_view option, std::optional<int>* rows);
   using Names = std::span<const std::string_view>;
   Result<int> TakeChoice(std::string_view option, int column, Names names);
 
@@ -139,8 +139,23 @@ Status SpecParser::Evict() {
     if (call.args.empty()) return Status::Ok();
     return SpecError(call.args.front().key_column, "none takes no arguments");
   }
+  if (call.name == kRecipe) return TakeRecipe(call);
   KVS_RETURN_IF_ERROR(CheckEvictPlace(call));
   spec_.evict = std::move(call);
+  return Status::Ok();
+}
+
+Status SpecParser::TakeRecipe(const SpecCall& call) {
+  KVS_ASSIGN_OR_RETURN(const std::string plan, ExpandRecipe(call));
+  KVS_ASSIGN_OR_RETURN(SpecSyntax syntax, SpecParser(plan).Parse());
+  spec_.evict = std::move(syntax.evict);
+  spec_.tiers = std::move(syntax.tiers);
+  spec_.tiers_column = call.column;
+  given_.push_back("tiers");
+  for (StoreSpec& tier : spec_.tiers) {
+    PointAt(call.column, tier.key);
+    PointAt(call.column, tier.value);
+  }
   return Status::Ok();
 }
 
@@ -172,7 +187,7 @@ Status SpecParser::Section() {
 }
 
 // A store with a name, behind which the section must end; its options hold where the spec gives
-// none. Errors of its chains, which come when they are built for a dim, point at the name.
+// none.
 Status SpecParser::TakePreset(const StageInfo& preset, int column) {
   if (!spec_.store.key.empty() || !spec_.store.value.empty()) {
     return SpecError(column, StrCat(preset.name, " stores k and v, of which one is given already"));
@@ -185,12 +200,8 @@ Status SpecParser::TakePreset(const StageInfo& preset, int column) {
   if (!spec_.tail) spec_.tail = syntax.tail;
   if (!spec_.exact_sinks) spec_.exact_sinks = syntax.exact_sinks;
   spec_.store = std::move(syntax.store);
-  for (std::vector<SpecCall>* chain : {&spec_.store.key, &spec_.store.value}) {
-    for (SpecCall& call : *chain) {
-      call.column = column;
-      for (SpecArg& arg : call.args) arg.key_column = arg.value_column = column;
-    }
-  }
+  PointAt(column, spec_.store.key);
+  PointAt(column, spec_.store.value);
   return Status::Ok();
 }
 
@@ -228,12 +239,12 @@ Status SpecParser::UnknownItem(std::string_view name, int column) const {
 Status SpecParser::Tail(int column) {
   KVS_RETURN_IF_ERROR(CheckGivenOnce("tail", column));
   spec_.tail_column = column;
-  return TakeRows("tail", &spec_.tail);
+  return TakeRows(cursor_, "tail", &spec_.tail);
 }
 
 Status SpecParser::ExactSinks(int column) {
   KVS_RETURN_IF_ERROR(CheckGivenOnce("exact_sinks", column));
-  return TakeRows("exact_sinks", &spec_.exact_sinks);
+  return TakeRows(cursor_, "exact_sinks", &spec_.exact_sinks);
 }
 
 // "(a..b, ...)={store}"
@@ -353,23 +364,6 @@ Status SpecParser::CheckGivenOnce(std::string_view option, int column) {
     return SpecError(column, StrCat("option ", option, " is given twice"));
   }
   given_.push_back(option);
-  return Status::Ok();
-}
-
-Status SpecParser::TakeRows(std::string_view option, std::optional<int>* rows) {
-  KVS_RETURN_IF_ERROR(cursor_.Expect("=", StrCat("after ", option)));
-  const int column = cursor_.column();
-  const std::string_view text = cursor_.TakeAtom();
-  if (text.empty()) return cursor_.Unexpected("a number of rows");
-  const Result<std::int64_t> count = ParseInt(text);
-  if (!count.ok()) {
-    return SpecError(column, StrCat("option ", option, ": '", text, "' is not a number of rows"));
-  }
-  if (*count < 0 || *count > kMaxRows) {
-    return SpecError(column,
-                     StrCat("option ", option, ": ", *count, " is outside [0, ", kMaxRows, "]"));
-  }
-  *rows = static_cast<int>(*count);
   return Status::Ok();
 }
 

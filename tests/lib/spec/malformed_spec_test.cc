@@ -243,6 +243,25 @@ TEST(MalformedSpec, TiersAndThePlanThatNeedsThemComeTogether) {
   for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
 }
 
+TEST(MalformedSpec, RecipesTakeAFactorAndBringAllStores) {
+  const Case cases[] = {
+      {"best", 1, {"best(8x)", "2.5x to 32x"}},
+      {"best()", 1, {"best(8x)"}},
+      {"best(8)", 6, {"best(8x)"}},
+      {"best(x)", 6, {"best(8x)"}},
+      {"best(2.4x)", 6, {"2.5x"}},
+      {"best(32.1x)", 6, {"32x"}},
+      {"best(8x,4x)", 1, {"best(8x)"}},
+      {"best(budget=8x)", 1, {"best(8x)"}},
+      {"best(64MiB)", 6, {"best(8x)"}},
+      {"none | best(8x)", 8, {"best"}},
+      {"best(8x) | kv=int8", 1, {"holds all stores"}},
+      {"best(8x) | cold(9)={kv=int8}", 12, {"leave"}},
+      {"best(8x) | tiers=[kv=int8]", 12, {"tiers"}},
+  };
+  for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
+}
+
 TEST(MalformedSpec, WhatALaterVersionDoesIsNotCalledUnknown) {
   const Case cases[] = {
       {"none | positions=renumber",

@@ -1,6 +1,7 @@
 #include "kvsieve/pipeline.h"
 
 #include <gtest/gtest.h>
+#include <limits>
 
 #include <string>
 
@@ -240,6 +241,44 @@ TEST(Pipeline, BuildStoreUsesEachSidesDimension) {
   const Result<LayerStore> failed = BuildStore(bad.main_store(), layer);
   ASSERT_FALSE(failed.ok());
   EXPECT_TRUE(failed.message().starts_with("column 2")) << failed.message();
+}
+
+// docs/tiers.md shows them; options may follow.
+TEST(Pipeline, RecipesStandForAPlan) {
+  const auto best = Pipeline::Parse("best(8x) | tail=16");
+  ASSERT_TRUE(best.ok()) << best.message();
+  const auto written = Pipeline::Parse(
+      "waterfill(budget=8x,pool=max:7,level=0.5,floor=0.1,follow=256,follow_weight=0.3) | tiers=["
+      "k=center+turbo5, v=turbo4; k=center+turbo4, v=turbo3; k=center+turbo3, v=turbo2] | tail=16");
+  ASSERT_TRUE(written.ok()) << written.message();
+  EXPECT_EQ(best->Canonical(), written->Canonical());
+}
+
+// Whatever the factor, tiers get smaller, fit the heads of models, and have fused kernels.
+TEST(Pipeline, RecipesFitHeadsAndHaveFastKernels) {
+  for (const char* spec : {"best(2.5x)", "best(4.5x)", "best(6x)", "best(11x)", "best(32x)"}) {
+    SCOPED_TRACE(spec);
+    const auto best = Pipeline::Parse(spec);
+    ASSERT_TRUE(best.ok()) << best.message();
+    for (const int dim : {64, 80, 96, 128, 256}) {
+      const LayerSpec layer{.query_heads = 1, .kv_heads = 1, .key_dim = dim, .value_dim = dim};
+      std::int64_t larger = std::numeric_limits<std::int64_t>::max();
+      for (int tier = 0; tier < best->tiers(); ++tier) {
+        const auto store = BuildStore(best->StoreFor(0, 1, tier), layer);
+        ASSERT_TRUE(store.ok()) << dim << ": " << store.message();
+        std::int64_t bytes = 0;
+        for (const Side side : store->sides()) {
+          const Codec& codec = store->chain(side).codec();
+          bytes += codec.row_bytes().codes + codec.row_bytes().scales;
+          if (dim != 80) {
+            EXPECT_EQ(codec.path(), KernelPath::kFused) << dim;
+          }
+        }
+        EXPECT_LT(bytes, larger);
+        larger = bytes;
+      }
+    }
+  }
 }
 
 }  // namespace
