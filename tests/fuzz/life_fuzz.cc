@@ -134,7 +134,10 @@ class Life : private LifeBatch {
     if (!Decided(status)) return;
     changed_ = true;
     model().finished = true;
-    for (LayerModel& layer : model().layers) layer.Finish();
+    for (LayerModel& layer : model().layers) {
+      layer.Finish();
+      if (spec_.starts_with("waterfill")) layer.AllowDropsInWindow();
+    }
   }
 
   void Evict(int layer) {

@@ -157,7 +157,7 @@ void LayerModel::AdoptDrops(Head& head, std::span<const TokenPos> positions, boo
     KVS_REQUIRE(row != head.end());
     left.push_back(*row++);
   }
-  if (spec_.sliding_window > 0 && finished) {
+  if (spec_.sliding_window > 0 && finished && window_stays_) {
     // Everything that the query of the first new row, or a later one, sees.
     const std::int64_t oldest = std::int64_t{first_of_last_append_} + 1 - spec_.sliding_window;
     std::int64_t visible = 0;
@@ -195,11 +195,10 @@ void LayerModel::VerifyRow(const Gathered& gathered, int head, std::size_t r, co
     KVS_REQUIRE(tier == Cache::kExactRow);
     return;
   }
-  // A row that was encoded is never encoded again.
+  // A row stays as it was encoded until it goes to a colder store.
   const std::uint64_t bits = BitsOf(decoded_key, decoded_value);
-  const bool same_store = row->tier == tier;
-  KVS_REQUIRE(!same_store || row->bits == bits);
-  KVS_REQUIRE(same_store || !row->tier.has_value() || *row->tier == Cache::kExactRow);
+  KVS_REQUIRE(row->tier != tier || row->bits == bits);
+  KVS_REQUIRE(!row->tier.has_value() || *row->tier <= tier);  // kExactRow is below all
   row->tier = tier;
   row->bits = bits;
 }
@@ -221,6 +220,7 @@ void LayerModel::VerifyHead(const Cache& cache, int index, bool finished) {
 void LayerModel::Verify(const Cache& cache, bool finished) {
   for (int h = 0; h < spec_.kv_heads; ++h) VerifyHead(cache, h, finished);
   drops_allowed_ = false;
+  window_stays_ = true;
   const ByteReport report = cache.ReportLayer(index_).bytes;
   const auto tokens = static_cast<std::int64_t>(seen_.size());
   KVS_REQUIRE(report.tokens_seen == tokens * spec_.kv_heads);

@@ -54,6 +54,8 @@ class LayerModel {
   std::int64_t Trim(TokenPos end);
   // Rows that the next Verify does not find may have been dropped by the cache's decision.
   void AllowDrops() { drops_allowed_ = true; }
+  // A plan in bytes also drops rows that a window shows.
+  void AllowDropsInWindow() { window_stays_ = false; }
   // The prompt ends: the next query is at end().
   void Finish() {
     drops_allowed_ = true;
@@ -61,7 +63,7 @@ class LayerModel {
   }
 
   // Every row of the cache is one of this, exact or nearer to it than another row is, and has the
-  // bits that it had before unless it went to another store. Positions are those expected.
+  // bits that it had before unless it went to a colder store. Positions are those expected.
   void Verify(const Cache& cache, bool finished);
   std::int64_t kept_rows() const;
   std::int64_t lifetime() const { return lifetime_; }
@@ -101,6 +103,7 @@ class LayerModel {
   TokenPos first_of_last_append_ = 0;  // its own query saw its window
   std::int64_t lifetime_ = 0;
   bool drops_allowed_ = false;
+  bool window_stays_ = true;
 };
 
 // One cache.
