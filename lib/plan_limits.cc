@@ -28,6 +28,12 @@ Status CheckRequest(const Pipeline& pipeline, const PlanRequest& request) {
       return Status::Invalid(StrCat("plan: ", tokens, " tokens is outside [0, ", kMost, "]"));
     }
   }
+  if (pipeline.plans_tiers()) {
+    return Status::Unsupported(
+        StrCat("plan: which rows go to which tier depends on the data, but their kept bytes are at "
+               "most what the budget says: ",
+               pipeline.evictor()->byte_budget()->ToString()));
+  }
   if (pipeline.tiers() > 1) KVS_RETURN_IF_ERROR(CheckTiers(pipeline));
   if (pipeline.schedule().kind == Schedule::Kind::kEvery && request.decode_tokens > 0) {
     return Status::Unsupported(StrCat("plan: which rows schedule=", pipeline.schedule().Canonical(),
