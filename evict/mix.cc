@@ -20,6 +20,7 @@
 
 #include "evict/head_pass.h"
 #include "evict/presets.h"
+#include "evict/waterfill.h"
 
 namespace kvsieve::evict {
 namespace {
@@ -159,6 +160,10 @@ std::unique_ptr<const Scorer> MakeTerm(ArgReader& args, const SpecCall& call,
                                        const Selection& selection, bool* additive) {
   if (call.name == "mix") {
     args.Fail(call.column, "a mix cannot be a term of a mix: write its terms out");
+    return nullptr;
+  }
+  if (call.name == kWaterfill) {
+    args.Fail(call.column, "waterfill scores no rows, and cannot be a term of a mix");
     return nullptr;
   }
   if (StageOf(call.name) != call.name) {

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kvsieve/encode_rows.h"
+#include "kvsieve/str_cat.h"
 
 namespace kvsieve {
 namespace {
@@ -67,12 +69,22 @@ std::vector<double> MeanOf(const Sample& sample) {
   return mean;
 }
 
+// Rows are numbered within the sample, and errors say so.
+Result<std::int64_t> Store(const Chain& chain, const Sample& sample, std::span<float> stats,
+                           std::span<std::uint8_t> bytes) {
+  Result<std::int64_t> saturated = EncodeRowsTo(chain, sample.view(), stats, bytes);
+  if (saturated.ok()) return saturated;
+  const std::string_view side = chain.side() == Side::kKey ? "keys" : "values";
+  return Status(saturated.error().code,
+                StrCat(side, ", of ", sample.rows, " sampled rows ", saturated.message()));
+}
+
 Result<std::vector<float>> StoreAndRead(const Chain& chain, const Sample& sample) {
   KVS_ASSIGN_OR_RETURN(const EncodedRowsSize size, EncodedSize(chain, sample.rows));
   std::vector<float> stats(static_cast<std::size_t>(size.stats_floats));
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size.bytes));
   KVS_ASSIGN_OR_RETURN([[maybe_unused]] const std::int64_t saturated,
-                       EncodeRowsTo(chain, sample.view(), stats, bytes));
+                       Store(chain, sample, stats, bytes));
   std::vector<float> stored(sample.elements.size());
   KVS_RETURN_IF_ERROR(DecodeRowsFrom(chain, sample.rows, stats, bytes, stored));
   return stored;

@@ -116,6 +116,7 @@ TEST(EvictSpec, MistakesNameTheColumnAndTheWayOut) {
            {"mix(1*key_nrom,budget=512)",
             "column 7: unknown evict stage 'key_nrom' (did you mean key_norm?)"},
            {"mix(1*mix(1*lag),budget=512)", "column 7: a mix cannot be a term of a mix"},
+           {"mix(1*waterfill,budget=512)", "column 7: waterfill scores no rows, and cannot be"},
            {"mix(1*key_norm(window=3),budget=512)", "unknown option 'window' of key_norm"},
            {"mix(1*key_norm(budget=9),budget=512)", "unknown option 'budget' of key_norm"},
            {"mix(1*snapkv(scope=layer),budget=512)",

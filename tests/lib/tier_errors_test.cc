@@ -119,6 +119,21 @@ TEST(TierErrors, OnlyRowsOfTheRangeAreRead) {
   EXPECT_EQ(after.value, before.value);
 }
 
+// Row 40 of 90 is number 29 of a sample of 64: no row of the head by that number.
+TEST(TierErrors, ARowThatAStoreCannotHoldIsNamedByItsSideAndSample) {
+  Prompt prompt = PromptOf(MakeLayer(2, 1, 32, 32), 90);
+  prompt.values[40 * 32] = 1e6F;
+  const auto store = BuildStore(MustParse("none | k=int8, v=f16")->main_store(), prompt.layer);
+  ASSERT_TRUE(store.ok());
+  const PlainRows keys(prompt.keys.data(), 90, 32);
+  const PlainRows values(prompt.values.data(), 90, 32);
+  const auto errors = MeasureErrors(*store, {&keys, &values, prompt.positions}, 0, 90);
+  ASSERT_FALSE(errors.ok());
+  EXPECT_TRUE(
+      errors.message().starts_with("values, of 64 sampled rows row 29, element 0 is 1e+06;"))
+      << errors.message();
+}
+
 TEST(TierErrors, NothingIsLostOfNothing) {
   Prompt prompt = PromptOf(MakeLayer(2, 1, 32, 32), 20);
   EXPECT_EQ(Measured("kv=int2", prompt, 7, 7).key, 0.0F);
