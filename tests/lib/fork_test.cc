@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -185,6 +186,10 @@ struct FaultCase {
   const char* spec;
   int window;
 };
+// Else GoogleTest prints its bytes, padding included, which memcheck reports.
+std::ostream& operator<<(std::ostream& out, const FaultCase& test_case) {
+  return out << test_case.spec;
+}
 
 class ForkFaults : public ::testing::TestWithParam<FaultCase> {
  protected:

@@ -382,6 +382,17 @@ TEST(Verify, ReportsCountOpenRowsAsReserve) {
   EXPECT_EQ(cache.Report().resident_bytes(), allocator.live_bytes);
 }
 
+// Room grows by doubling, but never past what a layer can hold.
+TEST(Verify, TakesNoMoreRoomThanWasReserved) {
+  const Life life = LifeOf("none | kv=int8");
+  Cache grown = life.At(Stage::kFinished);
+  Cache reserved = life.At(Stage::kFinished);
+  ASSERT_TRUE(reserved.ReserveSpeculative(64).ok());
+  AppendPieces(grown, Phase::kVerify, {33, 1});
+  AppendPieces(reserved, Phase::kVerify, {33, 1});
+  EXPECT_EQ(grown.Report().reserved_bytes, reserved.Report().reserved_bytes);
+}
+
 TEST(Verify, ReservedRowsAskForNoMemory) {
   TestAllocator allocator;
   Life life = LifeOf("none | kv=int8");
