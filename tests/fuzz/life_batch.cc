@@ -87,7 +87,16 @@ LifeBatch::LifeBatch(int pipeline, int flags)
   KVS_REQUIRE(set.ok());
   set_.emplace(*std::move(set));
   KVS_REQUIRE(set_->Add().ok());
-  models_.emplace_back(layers_);
+  models_.push_back(NewModel());
+}
+
+// A budget in rows, uniform over heads, is what they have after an eviction.
+Model LifeBatch::NewModel() const {
+  const std::size_t at = spec_.find("budget=");
+  if (at == std::string::npos) return {layers_, 0};
+  char* end = nullptr;
+  const std::int64_t rows = std::strtoll(spec_.c_str() + at + 7, &end, 10);
+  return {layers_, *end == ',' || *end == ')' ? rows : 0};
 }
 
 LifeBatch::~LifeBatch() {

@@ -39,6 +39,7 @@ class LifeBatch {
 
   Cache& cache() { return (*set_)[static_cast<int>(current_)]; }
   Model& model() { return models_[current_]; }
+  Model NewModel() const;  // of an empty cache
 
   // The call had to work: it did, or no memory was there.
   bool Done(const Status& status) const;

@@ -228,7 +228,7 @@ class Life : private LifeBatch {
     cache().Clear();
     changed_ = true;
     const std::int64_t speculative = model().speculative_rows;
-    model() = Model(layers_);
+    model() = NewModel();
     model().speculative_rows = speculative;
     KVS_REQUIRE(cache().Report().resident_bytes() == 0);
   }

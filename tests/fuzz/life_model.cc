@@ -166,6 +166,9 @@ void LayerModel::AdoptDrops(Head& head, std::span<const TokenPos> positions, boo
     for (const Row& r : left) left_visible += r.token.position >= oldest;
     KVS_REQUIRE(visible == left_visible);
   }
+  const bool dropped = left.size() < head.size();
+  KVS_REQUIRE(!dropped || spec_.sliding_window > 0 || budget_ == 0 ||
+              static_cast<std::int64_t>(left.size()) == budget_);
   head = std::move(left);
 }
 
@@ -310,8 +313,9 @@ void LayerModel::VerifyVisible(const Cache& cache, std::span<const TokenPos> pos
   }
 }
 
-Model::Model(std::span<const LayerSpec> specs) {
+Model::Model(std::span<const LayerSpec> specs, std::int64_t budget) {
   for (std::size_t i = 0; i < specs.size(); ++i) layers.emplace_back(specs[i], static_cast<int>(i));
+  for (LayerModel& layer : layers) layer.SetBudget(budget);
 }
 
 bool Model::AnyOpen() const {

@@ -52,6 +52,8 @@ class LayerModel {
   void Close(std::int64_t accepted);
   // Returns how many tokens went.
   std::int64_t Trim(TokenPos end);
+  // What every head has left where rows were dropped by score; 0: not known.
+  void SetBudget(std::int64_t rows) { budget_ = rows; }
   // Rows that the next Verify does not find may have been dropped by the cache's decision.
   void AllowDrops() { drops_allowed_ = true; }
   // A plan in bytes also drops rows that a window shows.
@@ -102,6 +104,7 @@ class LayerModel {
   TokenPos next_ = 0;
   TokenPos first_of_last_append_ = 0;  // its own query saw its window
   std::int64_t lifetime_ = 0;
+  std::int64_t budget_ = 0;
   bool drops_allowed_ = false;
   bool window_stays_ = true;
 };
@@ -109,7 +112,7 @@ class LayerModel {
 // One cache.
 class Model {
  public:
-  explicit Model(std::span<const LayerSpec> layers);
+  Model(std::span<const LayerSpec> layers, std::int64_t budget);
 
   std::vector<LayerModel> layers;
   bool finished = false;
