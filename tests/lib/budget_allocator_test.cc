@@ -22,6 +22,7 @@ Cache MustCreateIn(Allocator& memory, const char* spec) {
   return MustCreate(spec, {Layer()}, options);
 }
 
+// docs/reliability.md shows the first lines.
 TEST(BudgetAllocator, AppendFailsAtTheBudgetAndATrimMakesRoom) {
   const Prompt prompt = MakePrompt(Layer(), 1000, 1);
   BudgetAllocator memory(DefaultAllocator(), std::int64_t{64} << 10);
