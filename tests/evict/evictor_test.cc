@@ -93,6 +93,17 @@ TEST(Evictor, PercentagesAreExactAndAtLeastOneRow) {
   EXPECT_EQ(kept(1001, "33.4%"), 335);
 }
 
+TEST(Evictor, AnAutomaticBudgetIsAQuarterRoundedUpWithinItsBounds) {
+  const auto kept = [](std::int64_t rows) {
+    return PlainLayer(rows).Decide("recency(budget=auto)").keep.rows();
+  };
+  EXPECT_EQ(kept(2000), 1024);
+  EXPECT_EQ(kept(4097), 1025);
+  EXPECT_EQ(kept(4100), 1025);
+  EXPECT_EQ(kept(4101), 1026);
+  EXPECT_EQ(kept(17000), 4096);
+}
+
 TEST(Evictor, RecencyKeepsSinksAndTheNewest) {
   EXPECT_EQ(PlainLayer(100).Kept("recency(budget=10)"), Range(0, 3) + Range(94, 99));
   EXPECT_EQ(PlainLayer(100).Kept("recency(budget=4)"), Range(0, 3));

@@ -118,6 +118,18 @@ constexpr RowSize kRowSizes[] = {{"f16", 256, 0},
                                  {"turbo2", 32, 2},
                                  {"turbo1", 16, 2}};
 
+// 70 rows of int8 at dim 64 are a block and a panel of 16, with room for 10 rows. The panel's scales
+// fill half of a line of 64 bytes, for K and for V.
+TEST(Bytes, RoomForRowsIsReserveAndNotPadding) {
+  const LayerSpec layer = MakeLayer(2, 1, 64, 64);
+  Cache cache = MustCreate("none | kv=int8", {layer});
+  cache_test::MustAppend(cache, 0, MakePrompt(layer, 70, 1));
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  const ByteReport report = cache.Report();
+  EXPECT_EQ(report.reserved_bytes, 10 * 2 * (64 + 2));
+  EXPECT_EQ(report.padding_bytes, 2 * 32);
+}
+
 TEST(Bytes, PayloadAndScalesAreRowsTimesTheirSize) {
   const LayerSpec layer = MakeLayer(4, 2, 128, 128);
   for (const RowSize& size : kRowSizes) {
