@@ -117,7 +117,7 @@ void AttendWorker::Start(const AttendJob& job, std::uint8_t* memory) {
   prepared_for_ = nullptr;
 }
 
-const AttendSums& AttendWorker::Run(int head, int range, std::int64_t first, int count) {
+const AttendSums& AttendWorker::Run(int head, BlockRange range, std::int64_t first, int count) {
   first_ = first;
   count_ = count;
   lanes_ = count * group_;
@@ -127,13 +127,13 @@ const AttendSums& AttendWorker::Run(int head, int range, std::int64_t first, int
     AttendStaging(head);
   } else {
     const HeadStore& store = job_->heads[head];
-    if (range == 0) {
+    if (range.begin == 0) {
       AttendExact(store.sinks);
       AttendExact(store.tail);
       AttendVerify(head);
     }
-    int skip = range * kRangeBlocks;
-    int left = kRangeBlocks;
+    int skip = range.begin;
+    int left = range.end - range.begin;
     for (std::size_t t = 0; t < store.tiers.size(); ++t) {
       const Tier& tier = store.tiers[t];
       const int begin = std::min(skip, tier.blocks());

@@ -48,6 +48,12 @@ struct AttendSums {
              int value_dim) const;
 };
 
+// Blocks [begin, end) of a head, counted over all of its tiers.
+struct BlockRange {
+  int begin;
+  int end;
+};
+
 class AttendWorker {
  public:
   // Blocks of one range: 8192 rows, enough to hide the cost of a merge.
@@ -65,7 +71,7 @@ class AttendWorker {
   void Start(const AttendJob& job, std::uint8_t* memory);
   // Queries [first, first + count), at most BatchOf, over one range of a KV head: lanes [count,
   // group]. The first range has the exact rows too. Valid until the next call.
-  const AttendSums& Run(int head, int range, std::int64_t first, int count);
+  const AttendSums& Run(int head, BlockRange range, std::int64_t first, int count);
 
  private:
   static constexpr int kBatchLanes = 32;

@@ -10,16 +10,27 @@
 namespace kvsieve {
 namespace {
 
-// Of the KV head with the most blocks.
+// Of the KV head with the most blocks. The last range has what is left, so that blocks that are
+// there only because each tier has an open one make no range of their own.
 int RangesOf(const AttendJob& job) {
   int most = 0;
   for (const HeadStore& head : job.heads) {
     int blocks = 0;
-    for (const Tier& tier : head.tiers) blocks += tier.blocks();
-    most = std::max(most, blocks);
+    int open = -1;
+    for (const Tier& tier : head.tiers) {
+      blocks += tier.blocks();
+      open += tier.blocks() > 0 ? 1 : 0;
+    }
+    most = std::max(most, blocks - open);
   }
   constexpr int kRange = AttendWorker::kRangeBlocks;
   return std::max(1, (most + kRange - 1) / kRange);
+}
+
+BlockRange RangeAt(int range, int ranges) {
+  constexpr int kRange = AttendWorker::kRangeBlocks;
+  const bool last = range + 1 == ranges;
+  return {range * kRange, last ? std::numeric_limits<int>::max() : (range + 1) * kRange};
 }
 
 std::size_t PartialFloats(const AttendJob& job) {
@@ -150,7 +161,7 @@ Status Attend(const AttendJob& job, Parallel& parallel, AttendMemory& memory, fl
   const std::int64_t tasks = std::int64_t{job.layer.kv_heads} * ranges;
   ParallelFor(parallel, tasks, [&](std::int64_t task, int worker) {
     const auto head = static_cast<int>(task / ranges);
-    const auto range = static_cast<int>(task % ranges);
+    const BlockRange range = RangeAt(static_cast<int>(task % ranges), ranges);
     for (std::int64_t first = 0; first < n; first += batch) {
       const auto count = static_cast<int>(std::min<std::int64_t>(batch, n - first));
       const AttendSums& sums = memory.worker(worker).Run(head, range, first, count);

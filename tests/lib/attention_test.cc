@@ -316,9 +316,10 @@ TEST(Attention, ABadQueryHarmsNoOther) {
 
 // 20000 rows are three ranges of 8192; of one KV head that is fewer tasks than the most workers.
 void ExpectTheSameWithAnyWorkers(const LayerSpec& layer, const char* spec,
-                                 const std::vector<TokenPos>& positions) {
+                                 const std::vector<TokenPos>& positions,
+                                 std::int64_t rows = 20000) {
   SCOPED_TRACE(cache_test::Describe(layer) + ", " + spec);
-  const Cache cache = Filled(spec, layer, MakePrompt(layer, 20000, 8));
+  const Cache cache = Filled(spec, layer, MakePrompt(layer, rows, 8));
   const std::vector<float> queries = Queries(layer, positions.size(), 25);
   const Attended serial = MustAttend(cache, 0, queries, positions);
   const std::vector<oracle::HeadRows> heads = cache_test::GatherLayer(cache, 0);
@@ -346,6 +347,21 @@ TEST(Attention, TheNumberOfWorkersChangesNoByte) {
   LayerSpec mla = MakeLayer(6, 1, 48, 32);
   mla.value_is_key_prefix = true;
   ExpectTheSameWithAnyWorkers(mla, "none | kv=int8", {20000, 9000});
+}
+
+// 16384 rows are 256 blocks, in two tiers 257: two ranges in both, the last with the odd block.
+TEST(Attention, AnOpenBlockOfEachTierMakesNoRangeOfItsOwn) {
+  const LayerSpec layer = MakeLayer(2, 1, 64, 64);
+  const char* tiers = "random(budget=100%) | kv=int8 | cold(10%)={k=int8, v=int4}";
+  const Prompt prompt = MakePrompt(layer, 16384, 8);
+  const Cache cache = Filled(tiers, layer, prompt);
+  EXPECT_EQ(*cache.AttendScratchBytes(0, 1, 1),
+            *Filled("none | kv=int8", layer, prompt).AttendScratchBytes(0, 1, 1));
+  // A query of zeros counts the rows: 256 sums of 64 ones, in f32.
+  const std::vector<float> zeros(2 * 64);
+  const std::vector<TokenPos> behind = {16384};
+  EXPECT_NEAR(MustAttend(cache, 0, zeros, behind).lse[0], std::log(16384.0), 1e-6);
+  ExpectTheSameWithAnyWorkers(layer, tiers, {16384, 9000}, prompt.rows());
 }
 
 TEST(Attention, OneScratchServesCallsOfAnyShapeInTurn) {
