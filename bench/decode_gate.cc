@@ -13,10 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/layer_cache.h"
-#include "bench/measure.h"
 #include "bench/ratio_gate.h"
-#include "kvsieve/cache.h"
+#include "bench/timed_decode.h"
 #include "kvsieve/spec_args.h"
 #include "kvsieve/targets.h"
 
@@ -34,35 +32,13 @@ constexpr Limit kLimits[] = {{"kv=f16", 1.0},   {"kv=int8", 1.05}, {"kv=q8_0", 1
                              {"kv=int4", 1.2},  {"kv=q4_0", 1.2},  {"kv=int4(group=row)", 1.2},
                              {"kv=turbo4", 1.2}};
 
-// A cache of one store and its decode step.
-struct Contender {
-  Contender(const std::string& spec, const Prompt& prompt)
-      : cache(StagedCache(spec, prompt, allocator)) {
-    Check(cache.FinishPrefill());
-    step = std::make_unique<DecodeStep>(cache, prompt.rows());
-  }
-  double Seconds() {
-    const double begin = ThreadSeconds();
-    step->Run();
-    return ThreadSeconds() - begin;
-  }
-  bool fused() const {
-    const LayerReport report = cache.ReportLayer(0);
-    return report.key_path == "fused" && report.value_path == "fused";
-  }
-
-  RecordingAllocator allocator;
-  Cache cache;
-  std::unique_ptr<DecodeStep> step;
-};
-
 int Run(std::int64_t rows) {
   const Prompt prompt(rows);
-  std::vector<std::unique_ptr<Contender>> caches;
+  std::vector<std::unique_ptr<TimedDecode>> caches;
   std::vector<GateContender> contenders;
   for (const Limit& limit : kLimits) {
-    Contender& cache = *caches.emplace_back(
-        std::make_unique<Contender>(std::string("none | ") + limit.store, prompt));
+    TimedDecode& cache = *caches.emplace_back(
+        std::make_unique<TimedDecode>(std::string("none | ") + limit.store, prompt));
     const double most = cache.fused() ? limit.most : std::numeric_limits<double>::infinity();
     contenders.push_back({limit.store, most, [&cache] { return cache.Seconds(); }});
   }
@@ -72,8 +48,8 @@ int Run(std::int64_t rows) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     const GateResult& result = results[i];
     std::printf("%-20s %9.1f %8.1f %8.2f %6.2f%s\n", result.name.c_str(), result.seconds * 1e6,
-                static_cast<double>(caches[i]->allocator.bytes()) / result.seconds * 1e-9,
-                result.ratio, result.most, result.passed ? "" : "  TOO SLOW");
+                static_cast<double>(caches[i]->bytes()) / result.seconds * 1e-9, result.ratio,
+                result.most, result.passed ? "" : "  TOO SLOW");
   }
   return Passed(results) ? 0 : 1;
 }
