@@ -13,7 +13,7 @@ constexpr std::string_view kCentredTurbo[] = {
     "k=center+turbo5, v=turbo5", "k=center+turbo4, v=turbo4", "k=center+turbo3, v=turbo3",
     "k=center+turbo2, v=turbo2"};
 
-// Storage alone, then eviction alone, then both; each family from large to small.
+// Storage alone, then eviction alone, then both, then plans; each family from large to small.
 std::vector<std::string> QuickSpecs() {
   return {"none | kv=f16",
           "none | kv=int8",
@@ -37,7 +37,10 @@ std::vector<std::string> QuickSpecs() {
           "snapkv(budget=25%) | kv=int8",
           "snapkv(budget=50%) | k=center+turbo4, v=turbo4",
           "snapkv(budget=25%) | k=center+turbo4, v=turbo4",
-          "snapkv(budget=10%) | k=center+turbo4, v=turbo4"};
+          "snapkv(budget=10%) | k=center+turbo4, v=turbo4",
+          "best(4x)",
+          "best(8x)",
+          "best(16x)"};
 }
 
 // The quick grid, then every evict stage at five budgets, with five stores where it is worth it.
