@@ -7,8 +7,8 @@ namespace {
 // docs/storage.md.
 constexpr Recommendation kRecommendations[] = {
     {"a size is given: from 2.5 to 32 times smaller than f16", "best(8x)",
-     "every row is stored as well as it is needed (docs/tiers.md); without a question at its end, "
-     "rows that only a later one needs may be gone"},
+     "every row is stored as well as it is needed, and copies and late questions were taken into "
+     "account (docs/tiers.md)"},
     {"the prompt will be copied from, quoted, edited, or asked about later",
      "none | k=center+turbo4, v=turbo4 | exact_sinks=4",
      "4 bits cost less than dropping half of the rows does, and a dropped row cannot be copied"},
