@@ -80,10 +80,13 @@ Status FitGiven(const std::vector<std::string>& specs, FitReport& report) {
   return {};
 }
 
-// Of those that the model can have, the ones that fit; all of them without a limit.
+// Of those that the model can have, the ones that fit; all of them without a limit. Plans
+// such as best(8x) are left out: they take what they are given, and what that costs depends on the
+// data.
 Status FitSuggested(Context& context, FitReport& report) {
   for (const Suggestion& suggestion : Suggestions()) {
     KVS_ASSIGN_OR_RETURN(const auto pipeline, ParsePipeline(suggestion.spec));
+    if (pipeline->plans_tiers()) continue;
     Result<FitResult> result = Fit(*pipeline, report);
     if (!result.ok()) {
       Warn(context.quiet,

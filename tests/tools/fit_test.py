@@ -92,6 +92,8 @@ class Fit(CliTest):
         self.assertLess(0, len(fitting))
         self.assertLess(len(fitting), len(every))
         recommended = {one["spec"] for one in self.json_of("list", "--json")["recommended"]}
+        # Plans take what they are given, which is no news.
+        recommended = {spec for spec in recommended if not spec.startswith("best(")}
         self.assertLessEqual(recommended, {plan["typed"] for plan in every})
         for plan in fitting:
             self.assertLessEqual(plan["resident"]["most"], memory)
