@@ -35,7 +35,6 @@ struct State {
 }  // namespace kvsieve::bench
 #endif
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/attend_kernels_bench.cc"
 #include <hwy/foreach_target.h>

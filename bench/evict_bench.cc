@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "bench/checked.h"
+#include "bench/f16_rows.h"
 #include "evict/scorers.h"
 #include "evict/smoothing.h"
 #include "evict/top_k.h"
@@ -40,24 +41,6 @@ constexpr int kKept = 512;
   std::exit(1);
 }
 
-// Row-major f16 rows of one head.
-class F16Rows final : public RowSource {
- public:
-  F16Rows(const F16* data, std::int64_t rows) : data_(data), rows_(rows) {}
-  std::int64_t rows() const override { return rows_; }
-  int dim() const override { return kDim; }
-  void ReadRows(RowIndex first, int count, float* out) const override {
-    ConvertToF32(data_ + first * kDim, ElementType::kF16, std::int64_t{count} * kDim, out);
-  }
-  std::optional<RowMajor> TryView() const override {
-    return RowMajor{data_, ElementType::kF16, kDim};
-  }
-
- private:
-  const F16* data_;
-  std::int64_t rows_;
-};
-
 struct Layer {
   explicit Layer(std::int64_t row_count) : rows(row_count) {
     std::mt19937_64 rng(1);
@@ -68,8 +51,9 @@ struct Layer {
     for (float& query : queries) query = normal(rng);
     positions.resize(static_cast<std::size_t>(rows));
     std::iota(positions.begin(), positions.end(), 0);
-    for (int h = 0; h < kKvHeads; ++h) sources.emplace_back(keys.data() + h * rows * kDim, rows);
-    for (const F16Rows& source : sources) heads.push_back({&source, &source, positions});
+    for (int h = 0; h < kKvHeads; ++h)
+      sources.emplace_back(keys.data() + h * rows * kDim, rows, kDim);
+    for (const bench::F16Rows& source : sources) heads.push_back({&source, &source, positions});
     observation.layer.query_heads = kQueryHeads;
     observation.layer.kv_heads = kKvHeads;
     observation.layer.key_dim = kDim;
@@ -84,7 +68,7 @@ struct Layer {
   std::vector<F16> keys;
   std::vector<float> queries;
   std::vector<TokenPos> positions;
-  std::vector<F16Rows> sources;
+  std::vector<bench::F16Rows> sources;
   std::vector<HeadObservation> heads;
   Observation observation;
 };

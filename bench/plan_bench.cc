@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bench/checked.h"
+#include "bench/f16_rows.h"
 #include "bench/layer_cache.h"
 #include "bench/measure.h"
 #include "lib/tier_plan.h"
@@ -26,23 +27,6 @@ constexpr int kWindow = 32;
 constexpr const char* kSpec =
     "waterfill(budget=5x) | tiers=[k=center+turbo5, v=turbo5; k=center+turbo4, v=turbo3; "
     "k=center+turbo3, v=turbo2]";
-
-class F16Rows final : public RowSource {
- public:
-  F16Rows(const F16* data, std::int64_t rows) : data_(data), rows_(rows) {}
-  std::int64_t rows() const override { return rows_; }
-  int dim() const override { return kDim; }
-  void ReadRows(RowIndex first, int count, float* out) const override {
-    ConvertToF32(data_ + first * kDim, ElementType::kF16, std::int64_t{count} * kDim, out);
-  }
-  std::optional<RowMajor> TryView() const override {
-    return RowMajor{data_, ElementType::kF16, kDim};
-  }
-
- private:
-  const F16* data_;
-  std::int64_t rows_;
-};
 
 // A layer whose rows are all there, and its last queries, each of which looks at some rows.
 class Planned {
@@ -64,8 +48,8 @@ class Planned {
     for (float& query : queries_) query = 2 * normal(rng);
     sources_.reserve(2 * kKvHeads);
     for (int h = 0; h < kKvHeads; ++h) {
-      sources_.emplace_back(prompt_.keys.data() + h * rows * kDim, rows);
-      sources_.emplace_back(prompt_.values.data() + h * rows * kDim, rows);
+      sources_.emplace_back(prompt_.keys.data() + h * rows * kDim, rows, kDim);
+      sources_.emplace_back(prompt_.values.data() + h * rows * kDim, rows, kDim);
       heads_.push_back({&sources_[2 * h], &sources_[2 * h + 1], prompt_.positions});
     }
     observation_.layer = layer_.spec;

@@ -1,7 +1,5 @@
 #include "bench/pure_read.h"
 
-// The targets of kvsieve, see kvsieve/targets.h.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/pure_read.cc"
 #include <hwy/foreach_target.h>

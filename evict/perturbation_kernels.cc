@@ -4,7 +4,6 @@
 
 #include "evict/window_kernels.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "evict/perturbation_kernels.cc"
 #include <hwy/foreach_target.h>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "evict/row_kernels.cc"
 #include <hwy/foreach_target.h>

@@ -128,7 +128,6 @@ class Waterfill final : public Evictor, public LossEstimator {
 };
 
 // |k - mean k|^2 of every row, the mean over rows from `first` on.
-// A worker's memory: one panel, three values per row of a block and two per dim.
 class KeySpread {
  public:
   KeySpread(const RowSource& keys, RowIndex first) : keys_(keys), first_(first) {

@@ -1,7 +1,5 @@
 #include "lib/softmax.h"
 
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/softmax.cc"
 #include <hwy/foreach_target.h>

@@ -6,6 +6,7 @@
 #include "kvsieve/evict.h"
 #include "kvsieve/pipeline.h"
 #include "kvsieve/str_cat.h"
+#include "lib/recipes.h"
 
 namespace kvsieve {
 namespace {
@@ -63,7 +64,7 @@ Status CheckSectionPlace(int column, std::string_view name) {
     return SpecError(column, StrCat(name, " is a whole section: put it behind a '|' of its own"));
   }
   if (FindStage(CodecInfos(), name) != nullptr) return CodecWithoutSide(column, name);
-  if (name == "none" || FindStage(EvictorInfos(), name) != nullptr ||
+  if (name == "none" || name == kRecipe || FindStage(EvictorInfos(), name) != nullptr ||
       FindStage(PlannerInfos(), name) != nullptr) {
     return SpecError(column, StrCat("evict stage '", name, "' must come first in the spec"));
   }

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <limits>
 
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/tier_steps.cc"
 #include <hwy/foreach_target.h>

@@ -8,7 +8,6 @@
 #include "kvsieve/float16.h"
 #include "quant/ggml_block.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant/group_codes.cc"
 #include <hwy/foreach_target.h>

@@ -4,7 +4,6 @@
 
 #include "kvsieve/float16.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant/half_rows.cc"
 #include <hwy/foreach_target.h>

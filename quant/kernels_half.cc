@@ -1,7 +1,6 @@
 #include "quant/kernels.h"
 #include "quant/kernels_plain.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant/kernels_half.cc"
 #include <hwy/foreach_target.h>

@@ -1,6 +1,7 @@
 #include "quant/kernels_vnni.h"
 
 // AVX-512 only.
+#undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant/kernels_nibble_vnni.cc"

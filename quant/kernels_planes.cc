@@ -2,7 +2,6 @@
 #include "quant/kernels_plain.h"
 #include "quant/kernels_vnni.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant/kernels_planes.cc"
 #include <hwy/foreach_target.h>

@@ -7,7 +7,6 @@
 #include "kvsieve/float16.h"
 #include "kvsieve/str_cat.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant/row_math.cc"
 #include <hwy/foreach_target.h>

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant/walsh_hadamard.cc"
 #include <hwy/foreach_target.h>

@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/base/float16.cc"
 #include <hwy/foreach_target.h>

@@ -254,7 +254,7 @@ TEST(MalformedSpec, RecipesTakeAFactorAndBringAllStores) {
       {"best(8x,4x)", 1, {"best(8x)"}},
       {"best(budget=8x)", 1, {"best(8x)"}},
       {"best(64MiB)", 6, {"best(8x)"}},
-      {"none | best(8x)", 8, {"best"}},
+      {"none | best(8x)", 8, {"best", "must come first"}},
       {"best(8x) | kv=int8", 1, {"holds all stores"}},
       {"best(8x) | cold(9)={kv=int8}", 12, {"leave"}},
       {"best(8x) | tiers=[kv=int8]", 12, {"tiers"}},

@@ -9,7 +9,6 @@
 
 #include "kvsieve/targets.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/quant/kernels/exp_test.cc"
 #include <hwy/foreach_target.h>
