@@ -7,9 +7,9 @@
 //   value = F(mean(p^2) |v|^2 / mean|o|^2)
 //   drop  = drop_weight F(mean((p / (1 - p))^2 |v - o|^2) / mean|o|^2)
 // An error of k that has no direction moves the logit by scale |q| |k - k'| / sqrt(key_dim) on
-// average, and the output by p |v - o| times that. Rows of a sliding window count by how long they
-// will be seen. F flattens what the last queries say, for
-// queries still to come:
+// average, and the output by p |v - o| times that. The mean is over rows that are at most 8 times
+// as long as the median one. Rows of a sliding window count by how long they will be seen. F
+// flattens what the last queries say, for queries still to come:
 //   F(x) = y + floor mean(y),   y = max(pool(x), ahead)^power mean(x)^level
 // the means over rows of the head that are neither sinks nor in the window. `follow` rows ahead of
 // where attention goes on from query to query count follow_weight of it: in copying each query
@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <string>
@@ -33,6 +34,7 @@
 #include "evict/row_kernels.h"
 #include "evict/selection.h"
 #include "evict/smoothing.h"
+#include "evict/typical_length.h"
 #include "evict/window_scores.h"
 #include "kvsieve/str_cat.h"
 
@@ -127,7 +129,7 @@ class Waterfill final : public Evictor, public LossEstimator {
   WaterfillOptions options_;
 };
 
-// |k - mean k|^2 of every row, the mean over rows from `first` on.
+// |k - mean k|^2 of every row, the mean over the typical rows from `first` on (LongestTypical).
 class KeySpread {
  public:
   KeySpread(const RowSource& keys, RowIndex first) : keys_(keys), first_(first) {
@@ -160,20 +162,41 @@ class KeySpread {
   }
 
  private:
+  // The sum of the rows that are at most `longest` long; their number. lengths: those of all, or
+  // to be filled.
+  std::int64_t SumRows(float longest, std::vector<float>& lengths, std::vector<double>& total) {
+    PanelSpace panel(space_.data(), keys_.dim());
+    std::fill(total.begin(), total.end(), 0.0);
+    std::int64_t summed = 0;
+    ForEachBlock(first_, keys_.rows(), [&](RowIndex row, int count) {
+      const float* columns = panel.Load(keys_, row, count);
+      ColumnNorms(columns, keys_.dim(), norms_);
+      std::fill_n(weights_, kBlockRows, 0.0F);
+      for (int i = 0; i < count; ++i) {
+        lengths[row - first_ + i] = norms_[i];
+        weights_[i] = norms_[i] <= longest ? 1.0F : 0.0F;
+        summed += norms_[i] <= longest ? 1 : 0;
+      }
+      WeightedRowSum(columns, keys_.dim(), weights_, sum_);
+      for (std::size_t d = 0; d < total.size(); ++d) total[d] += sum_[d];
+    });
+    return summed;
+  }
+
+  // A row that is not typical says nothing of the others, and its length would reach all of them.
   void LearnMean() {
     const auto dim = static_cast<std::size_t>(keys_.dim());
-    PanelSpace panel(space_.data(), keys_.dim());
     std::vector<double> total(dim);
-    ForEachBlock(first_, keys_.rows(), [&](RowIndex row, int count) {
-      std::fill_n(weights_, kBlockRows, 0.0F);
-      std::fill_n(weights_, count, 1.0F);
-      WeightedRowSum(panel.Load(keys_, row, count), keys_.dim(), weights_, sum_);
-      for (std::size_t d = 0; d < dim; ++d) total[d] += sum_[d];
-    });
-    const auto rows = static_cast<double>(std::max<std::int64_t>(1, keys_.rows() - first_));
+    std::vector<float> lengths(static_cast<std::size_t>(keys_.rows() - first_));
+    std::int64_t rows = SumRows(std::numeric_limits<float>::infinity(), lengths, total);
+    const float longest = LongestTypical(lengths);
+    if (std::any_of(lengths.begin(), lengths.end(), [&](float x) { return x > longest; })) {
+      rows = SumRows(longest, lengths, total);
+    }
     double square = 0;
     for (std::size_t d = 0; d < dim; ++d) {
-      mean_[d] = static_cast<float>(total[d] / rows);
+      mean_[d] =
+          static_cast<float>(total[d] / static_cast<double>(std::max<std::int64_t>(1, rows)));
       square += static_cast<double>(mean_[d]) * mean_[d];
     }
     mean_square_ = static_cast<float>(square);

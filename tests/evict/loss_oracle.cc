@@ -176,17 +176,35 @@ std::vector<Range> Flattened(const std::vector<Range>& raw, const Sums& sums, do
   return ranges;
 }
 
-// |k - mean k|^2, the mean over the rows that are not exact. In f32 it is |k|^2 - 2 k.m + |m|^2,
-// whose three sums of dim products are off by 2^-24 a product at most, and each element of m is a
-// sum of 64 at a time.
+// At most 8 times as long as the median row: the middle one, the shorter of two.
+double LongestTypical(const float* keys, const Layer& layer, TokenPos exact_before) {
+  const auto dim = static_cast<std::size_t>(layer.spec.key_dim);
+  std::vector<double> lengths;
+  for (std::size_t j = 0; j < static_cast<std::size_t>(layer.rows); ++j) {
+    if (layer.positions[j] < exact_before) continue;
+    double square = 0;
+    for (std::size_t d = 0; d < dim; ++d) square += std::pow(keys[j * dim + d], 2.0);
+    lengths.push_back(std::sqrt(square));
+  }
+  std::ranges::sort(lengths);
+  return lengths.empty() ? 0 : 8 * lengths[(lengths.size() - 1) / 2];
+}
+
+// |k - mean k|^2, the mean over the typical rows that are not exact. In f32 it is |k|^2 - 2 k.m +
+// |m|^2, whose three sums of dim products are off by 2^-24 a product at most, and each element of m
+// is a sum of 64 at a time.
 std::vector<Range> Spreads(const Layer& layer, int kv_head, TokenPos exact_before) {
   const auto dim = static_cast<std::size_t>(layer.spec.key_dim);
   const float* keys = layer.k.data() + kv_head * layer.rows * layer.spec.key_dim;
   std::vector<double> mean(dim);
   std::vector<double> magnitude(dim);
   double count = 0;
+  const double longest = LongestTypical(keys, layer, exact_before);
   for (std::size_t j = 0; j < static_cast<std::size_t>(layer.rows); ++j) {
     if (layer.positions[j] < exact_before) continue;
+    double square = 0;
+    for (std::size_t d = 0; d < dim; ++d) square += std::pow(keys[j * dim + d], 2.0);
+    if (std::sqrt(square) > longest) continue;
     count += 1;
     for (std::size_t d = 0; d < dim; ++d) {
       mean[d] += keys[j * dim + d];

@@ -261,6 +261,27 @@ TEST_P(WaterfillTest, ExactRowsDoNotMoveTheMean) {
   }
 }
 
+// No query looks at it: its logit is 10 below theirs, or more. At length 40, five times that of the
+// others, it moves the first element of the mean by 40 / 150, which squares of about 64 may feel by
+// 2 * 0.27 * 3.5; at greater lengths it does not count.
+TEST_P(WaterfillTest, AKeyFarLongerThanTheOthersMovesNoOther) {
+  oracle::Layer layer = RandomLayer({2, 1, 64, 40, 150, 32}, 161);
+  for (std::size_t q = 0; q < layer.q.size(); q += 64) layer.q[q] = 2;
+  std::fill_n(layer.k.begin() + 70 * 64, 64, 0.0F);
+  layer.k[70 * 64] = -40;
+  ExpectNearOracle(layer, {});
+  const RowLosses before = Estimate({}, Observed(layer).observation());
+  for (const float element : {-100.0F, -1e10F, -1e18F, -1e30F}) {
+    layer.k[70 * 64] = element;
+    const RowLosses after = Estimate({}, Observed(layer).observation());
+    for (std::size_t j = 0; j < 150; ++j) {
+      if (j == 70) continue;
+      EXPECT_NEAR(after.key[j], before.key[j], 0.1F * before.key[j]) << j;
+      EXPECT_NEAR(after.drop[j], before.drop[j], 1e-3F * before.drop[j]) << j;
+    }
+  }
+}
+
 TEST_P(WaterfillTest, SourcesOfTheSameValuesGiveTheSameLosses) {
   for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
     oracle::Layer layer = RandomLayer({6, 2, 75, 83, 233, 32}, 71);

@@ -147,6 +147,26 @@ TEST_F(PlannedCache, StagedPromptsAreSavedAndPlannedAlike) {
   EXPECT_EQ(StateOf(loaded, WithReserve::kNo), StateOf(model_.Finished(spec_), WithReserve::kNo));
 }
 
+// Queries look away from row 70, so that it is dropped and costs nothing. The heads share one budget:
+// what one loses goes to the other.
+TEST_F(PlannedCache, ARowFarLongerThanTheOthersTakesNoBytesFromThem) {
+  Model model = model_;
+  for (std::size_t q = 0; q < model.queries[0].size(); q += 64) model.queries[0][q] = 1;
+  float* row = model.prompts[0].keys.data() + 70 * 64;
+  std::fill_n(row, 64, 0.0F);
+  row[0] = -40;
+  const Cache before = model.Finished(spec_);
+  row[0] = -1e10F;
+  const Cache after = model.Finished(spec_);
+  EXPECT_EQ(PlaceOfRows(after, 0, 0, kRows)[70], kDropped);
+  for (int head = 0; head < 2; ++head) {
+    const std::int64_t kept = before.ReportLayer(0).heads[head].kept_bytes();
+    // The mean that a row of 40 moves, and errors measured with it or without, move prices by a few
+    // parts in 100, and bytes by less; 84 are a row of the finest tier.
+    EXPECT_NEAR(after.ReportLayer(0).heads[head].kept_bytes(), kept, 84 + kept / 50.0);
+  }
+}
+
 TEST_F(PlannedCache, WithoutQueriesPlanningIsAnErrorThatChangesNothing) {
   Cache cache = cache_test::MustCreate(spec_, model_.layers);
   cache_test::MustAppend(cache, 0, model_.prompts[0]);
