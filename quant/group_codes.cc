@@ -21,6 +21,7 @@ namespace HWY_NAMESPACE {
 
 // Scales of this many groups are computed side by side: what one group waits for, others fill.
 constexpr int kBatch = 64;
+constexpr int kVector = 16;  // floats that may be read at once, also behind the last group
 
 struct alignas(64) Batch {
   float low[kBatch];   // smallest element; then the zero point
@@ -39,7 +40,12 @@ HWY_INLINE void InBatches(GroupedRows rows, TilePlanes to, Find find, Solve solv
   const int total = rows.rows * groups;
   std::uint8_t* codes = to.codes->row(0);  // a local: byte stores may alias the tile
   const std::ptrdiff_t row_step = to.codes->row(1) - codes - (rows.dim - rows.group);
-  Batch batch = {};  // whole vectors are read, also behind the last group
+  Batch batch;
+  // The vector with the last group, which find() may not fill. Clearing the whole batch would cost
+  // what encoding three rows does.
+  const int last_vector = total % kBatch / kVector * kVector;
+  std::fill_n(batch.low + last_vector, kVector, 0.0F);
+  std::fill_n(batch.high + last_vector, kVector, 0.0F);
   int r = 0;
   int g = 0;
   for (int first = 0; first < total; first += kBatch) {
@@ -176,7 +182,6 @@ HWY_INLINE float FindExtremes(Batch& batch, int count, const float* x, int group
 // The bf16 number not below high / limit, for each of a batch. In whole vectors: what lies behind
 // `count` does no harm.
 HWY_INLINE void RoundScalesUp(Batch& batch, int count, float limit) {
-  constexpr int kVector = 16;
   for (int first = 0; first < count; first += kVector) {
     for (int i = first; i < first + kVector; ++i) {
       const float exact = batch.high[i] / limit;
