@@ -50,6 +50,31 @@ void Attend(benchmark::State& state, const std::string& spec, const std::string&
   Check(SelectTarget(""));
 }
 
+// A draft of `tokens` in one call, in turns with as many calls of one token each; of_single: the
+// time of those divided by that of the one call.
+void AttendDraft(benchmark::State& state, const std::string& spec, int kv_heads, int tokens) {
+  constexpr std::int64_t kRows = 8192;
+  RecordingAllocator allocator;
+  const Prompt prompt(kRows, kv_heads);
+  Cache cache = StagedCache(spec, prompt, allocator);
+  Check(cache.FinishPrefill());
+  bench::DecodeStep single(cache, kRows);
+  bench::DecodeStep draft(cache, kRows, tokens);
+  std::vector<double> single_times;
+  std::vector<double> draft_times;
+  for (auto _ : state) {
+    const auto start = ThreadSeconds();
+    for (int i = 0; i < tokens; ++i) single.Run();
+    const auto middle = ThreadSeconds();
+    draft.Run();
+    const auto end = ThreadSeconds();
+    single_times.push_back(middle - start);
+    draft_times.push_back(end - middle);
+    state.SetIterationTime(end - middle);
+  }
+  state.counters["of_single"] = Median(single_times) / Median(draft_times);
+}
+
 void Compact(benchmark::State& state, const std::string& spec, std::int64_t rows) {
   RecordingAllocator allocator;
   const Prompt prompt(rows);
@@ -83,6 +108,16 @@ void Register() {
             ->Unit(benchmark::kMillisecond)
             ->MinTime(0.3);
       }
+    }
+  }
+  for (const char* store : {"kv=f16", "kv=int8", "kv=turbo4"}) {
+    for (const int kv_heads : {32, 16, 8}) {
+      const std::string name = std::string("AttendDraft/") + store + "/" +
+                               std::to_string(kv_heads) + "_kv_heads/8_tokens";
+      benchmark::RegisterBenchmark(name.c_str(), AttendDraft, store, kv_heads, 8)
+          ->UseManualTime()
+          ->Unit(benchmark::kMillisecond)
+          ->MinTime(0.3);
     }
   }
   for (const char* spec : {"kv=f16", "kv=int8", "kv=turbo4", "snapkv(budget=25%)",

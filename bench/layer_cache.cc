@@ -15,10 +15,10 @@
 namespace kvsieve::bench {
 namespace {
 
-LayerSpec Layer() {
+LayerSpec Layer(int kv_heads) {
   LayerSpec layer;
   layer.query_heads = kQueryHeads;
-  layer.kv_heads = kKvHeads;
+  layer.kv_heads = kv_heads;
   layer.key_dim = kDim;
   layer.value_dim = kDim;
   layer.scale = 1.0F / std::sqrt(static_cast<float>(kDim));
@@ -36,9 +36,9 @@ std::vector<F16> RandomRows(std::int64_t count, unsigned seed) {
   return rows;
 }
 
-std::vector<TokenPos> Positions(std::int64_t rows) {
+std::vector<TokenPos> Positions(std::int64_t first, std::int64_t rows) {
   std::vector<TokenPos> positions(static_cast<std::size_t>(rows));
-  std::iota(positions.begin(), positions.end(), 0);
+  std::iota(positions.begin(), positions.end(), static_cast<TokenPos>(first));
   return positions;
 }
 
@@ -53,21 +53,22 @@ void Check(const Status& status) {
   if (!status.ok()) Fail(status.message());
 }
 
-Prompt::Prompt(std::int64_t rows)
-    : positions(Positions(rows)),
-      keys(RandomRows(rows * kKvHeads, 1)),
-      values(RandomRows(rows * kKvHeads, 2)) {}
+Prompt::Prompt(std::int64_t rows, int heads)
+    : kv_heads(heads),
+      positions(Positions(0, rows)),
+      keys(RandomRows(rows * heads, 1)),
+      values(RandomRows(rows * heads, 2)) {}
 
 Cache StagedCache(const std::string& spec, const Prompt& prompt, Allocator& allocator) {
   auto pipeline = Pipeline::Parse(spec);
   if (!pipeline.ok()) Fail(pipeline.message());
   CacheOptions options;
   options.allocator = &allocator;
-  auto cache =
-      Cache::Create(std::make_shared<const Pipeline>(*std::move(pipeline)), {Layer()}, options);
+  auto cache = Cache::Create(std::make_shared<const Pipeline>(*std::move(pipeline)),
+                             {Layer(prompt.kv_heads)}, options);
   if (!cache.ok()) Fail(cache.message());
   const auto rows = [&](const std::vector<F16>& data) {
-    return HeadsView::HeadMajor(data.data(), kKvHeads, prompt.rows(), kDim);
+    return HeadsView::HeadMajor(data.data(), prompt.kv_heads, prompt.rows(), kDim);
   };
   Check(
       cache->Append(0, Phase::kPrefill, rows(prompt.keys), rows(prompt.values), prompt.positions));
@@ -78,31 +79,34 @@ Cache StagedCache(const std::string& spec, const Prompt& prompt, Allocator& allo
   return *std::move(cache);
 }
 
-DecodeStep::DecodeStep(const Cache& cache, std::int64_t rows)
-    : cache_(cache), position_(static_cast<TokenPos>(rows)), out_(kQueryHeads * kDim) {
+DecodeStep::DecodeStep(const Cache& cache, std::int64_t rows, int tokens)
+    // With a wrong kernel they do not see the last rows.
+    : cache_(cache), positions_(Positions(WrongKernelInjected() ? rows / 8 * 7 : rows, tokens)) {
   std::mt19937 generator(4);
   std::normal_distribution<float> normal;
-  queries_.resize(out_.size());
+  queries_.resize(static_cast<std::size_t>(tokens) * kQueryHeads * kDim);
   for (float& x : queries_) x = normal(generator);
-  if (WrongKernelInjected()) position_ = position_ / 8 * 7;  // does not see the last rows
+  out_.resize(queries_.size());
   Run();
-  for (int kv_head = 0; kv_head < kKvHeads; ++kv_head) CheckKvHead(kv_head);
+  for (int kv_head = 0; kv_head < cache.layer(0).kv_heads; ++kv_head) CheckKvHead(kv_head);
 }
 
 void DecodeStep::Run() {
-  const HeadsView queries = HeadsView::HeadMajor(queries_.data(), kQueryHeads, 1, kDim);
-  Check(cache_.Attend(0, {&position_, 1}, queries, {}, scratch_, out_.data(), nullptr));
+  const HeadsView queries = HeadsView::HeadMajor(
+      queries_.data(), kQueryHeads, static_cast<std::int64_t>(positions_.size()), kDim);
+  Check(cache_.Attend(0, positions_, queries, {}, scratch_, out_.data(), nullptr));
 }
 
 // Against plain double-precision attention over the decoded rows.
 void DecodeStep::CheckKvHead(int kv_head) const {
-  constexpr int kGroup = kQueryHeads / kKvHeads;
   const auto n = static_cast<std::size_t>(cache_.rows(0, kv_head));
   std::vector<float> keys(n * kDim);
   std::vector<float> values(n * kDim);
   Check(cache_.Gather(0, kv_head, {}, keys, values));
-  for (int head = kv_head * kGroup; head < (kv_head + 1) * kGroup; ++head) {
-    const float* q = queries_.data() + head * kDim;
+  // Of each query head all tokens, one after the other.
+  const std::size_t queries = kQueryHeads / cache_.layer(0).kv_heads * positions_.size();
+  for (std::size_t i = kv_head * queries; i < (kv_head + 1) * queries; ++i) {
+    const float* q = queries_.data() + i * kDim;
     double sum = 0;
     double expected[kDim] = {};
     for (std::size_t r = 0; r < n; ++r) {
@@ -115,7 +119,7 @@ void DecodeStep::CheckKvHead(int kv_head) const {
     double error = 0;
     double norm = 0;
     for (int d = 0; d < kDim; ++d) {
-      error += std::pow(out_[head * kDim + d] - expected[d] / sum, 2);
+      error += std::pow(out_[i * kDim + d] - expected[d] / sum, 2);
       norm += std::pow(expected[d] / sum, 2);
     }
     // Codebook levels of 8 bits move an output by up to about 1 % of a random one's small norm;

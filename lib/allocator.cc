@@ -52,13 +52,16 @@ struct SizeClass {
   Slab* open;
 };
 
-class SpinLock {
+// Never throws, as std::mutex may; sleeps while another thread holds it, which may be in mmap.
+class Lock {
  public:
   void lock() {
-    while (flag_.test_and_set(std::memory_order_acquire)) {
-    }
+    while (flag_.test_and_set(std::memory_order_acquire)) flag_.wait(true);
   }
-  void unlock() { flag_.clear(std::memory_order_release); }
+  void unlock() {
+    flag_.clear(std::memory_order_release);
+    flag_.notify_one();
+  }
 
  private:
   std::atomic_flag flag_;
@@ -153,7 +156,7 @@ class ArenaAllocator final : public Allocator {
     munmap(slab, kHugePage);
   }
 
-  SpinLock lock_;
+  Lock lock_;
   std::array<SizeClass, 128> classes_{};
   std::size_t classes_used_ = 0;
 };
