@@ -49,19 +49,25 @@ Status CacheSet::Remove(int member) {
   });
 }
 
-ByteReport CacheSet::Report() const {
+ByteReport TotalReport(std::span<const Cache* const> caches) {
   ByteReport total;
   ByteReport repeated;
   Tier::Counted counted;
-  for (const std::unique_ptr<Cache>& member : members_) {
-    total += member->Report();
-    for (const LayerState& layer : member->impl_->layers) {
+  for (const Cache* cache : caches) {
+    total += cache->Report();
+    for (const LayerState& layer : cache->impl_->layers) {
       for (const HeadStore& head : layer.heads) {
         for (const Tier& tier : head.tiers) tier.AddRepeated(counted, repeated);
       }
     }
   }
   return total += repeated * -1;
+}
+
+ByteReport CacheSet::Report() const {
+  std::vector<const Cache*> members;
+  for (const std::unique_ptr<Cache>& member : members_) members.push_back(member.get());
+  return TotalReport(members);
 }
 
 }  // namespace kvsieve

@@ -264,7 +264,7 @@ class Cache {
   Status Save(std::string_view identity, ByteSink& sink) const;
 
  private:
-  friend class CacheSet;
+  friend ByteReport TotalReport(std::span<const Cache* const> caches);  // kvsieve/cache_set.h
   struct Impl;
   explicit Cache(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,6 +24,12 @@
 #include "kvsieve/types.h"
 
 namespace kvsieve {
+
+// The sum of the reports of caches, but memory that several of them hold counts once, as kept,
+// padding and reserve, so that resident_bytes() is what they hold of their allocators together; so
+// do shared_bytes. Rows, tokens and full bytes count for every cache: storage_ratio() shows what
+// sharing saves. A cache that is given twice counts twice but for shared memory.
+ByteReport TotalReport(std::span<const Cache* const> caches);
 
 class CacheSet {
  public:
@@ -45,11 +52,7 @@ class CacheSet {
   Cache& operator[](int member) { return *members_[member]; }
   const Cache& operator[](int member) const { return *members_[member]; }
 
-  // The sum over members, but memory that several of them hold counts once, as kept, padding and
-  // reserve, so that resident_bytes() is what the set holds of its allocator; so do shared_bytes.
-  // Rows, tokens and full bytes count for every member: storage_ratio() shows what sharing saves.
-  // Reads all members.
-  ByteReport Report() const;
+  ByteReport Report() const;  // TotalReport of the members; reads all of them
 
  private:
   explicit CacheSet(Cache empty) : empty_(std::move(empty)) {}

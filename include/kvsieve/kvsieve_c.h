@@ -310,6 +310,10 @@ typedef struct kvs_stats_report {
 // layer -1: all layers; head -1: all heads, with what they share. A head needs a layer.
 KVS_API kvs_result kvs_stats(const kvs_cache* cache, int32_t layer, int32_t head,
                              kvs_stats_report* report);
+// The sum over `count` caches, in which memory that forks share counts once: what a batch holds.
+// Rows, tokens and full bytes count for every cache.
+KVS_API kvs_result kvs_stats_of_batch(const kvs_cache* const* caches, int64_t count,
+                                      kvs_stats_report* report);
 
 enum {
   KVS_TEXT_REQUESTED = 0,  // evictor and store that the pipeline asks for in this layer

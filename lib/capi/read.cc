@@ -5,7 +5,9 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "kvsieve/cache_set.h"
 #include "lib/capi/args.h"
 #include "lib/capi/handles.h"
 
@@ -141,13 +143,30 @@ Result<ByteReport> Stats(const kvs_cache* cache, std::int32_t layer, std::int32_
   return report.heads[static_cast<std::size_t>(head)];
 }
 
-// As much of the report as the caller knows.
-void WriteReport(const ByteReport& bytes, kvs_stats_report* report) {
+Result<ByteReport> StatsOfBatch(const kvs_cache* const* given, std::int64_t count) {
+  KVS_ASSIGN_OR_RETURN(const auto handles, ReadArray("caches", given, count));
+  std::vector<const Cache*> caches;
+  for (const kvs_cache* handle : handles) {
+    if (handle == nullptr) {
+      return Status::Invalid(StrCat("caches[", caches.size(), "] is NULL"));
+    }
+    caches.push_back(&handle->cache);
+  }
+  return TotalReport(caches);
+}
+
+// Writes what `read` gives, as much of it as the caller knows.
+template <class Read>
+Status WriteReport(kvs_stats_report* report, Read&& read) {
+  KVS_RETURN_IF_ERROR(CheckStructSize(
+      {"report", sizeof(*report), 2 * sizeof(size_t), alignof(kvs_stats_report)}, report));
+  KVS_ASSIGN_OR_RETURN(const ByteReport bytes, read());
   const std::size_t size = report->struct_size;
   kvs_stats_report known = ToC(bytes);
   known.struct_size = size;
   std::memset(static_cast<void*>(report), 0, size);
   std::memcpy(static_cast<void*>(report), &known, std::min(size, sizeof(known)));
+  return Status::Ok();
 }
 
 Result<std::string> LayerText(const kvs_cache* cache, std::int32_t layer, std::int32_t which) {
@@ -249,12 +268,15 @@ kvs_result kvs_visible(const kvs_cache* cache, const kvs_visible_args* args) {
 
 kvs_result kvs_stats(const kvs_cache* cache, int32_t layer, int32_t head,
                      kvs_stats_report* report) {
-  return capi::Run("kvs_stats", [&]() -> Status {
-    KVS_RETURN_IF_ERROR(capi::CheckStructSize(
-        {"report", sizeof(*report), 2 * sizeof(size_t), alignof(kvs_stats_report)}, report));
-    KVS_ASSIGN_OR_RETURN(const kvsieve::ByteReport bytes, capi::Stats(cache, layer, head));
-    capi::WriteReport(bytes, report);
-    return Status::Ok();
+  return capi::Run("kvs_stats", [&] {
+    return capi::WriteReport(report, [&] { return capi::Stats(cache, layer, head); });
+  });
+}
+
+kvs_result kvs_stats_of_batch(const kvs_cache* const* caches, int64_t count,
+                              kvs_stats_report* report) {
+  return capi::Run("kvs_stats_of_batch", [&] {
+    return capi::WriteReport(report, [&] { return capi::StatsOfBatch(caches, count); });
   });
 }
 

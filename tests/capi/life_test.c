@@ -114,6 +114,29 @@ static void ForksGoOnAlone(void) {
   kvs_cache_destroy(fork);
 }
 
+static void ABatchCountsSharedMemoryOnce(void) {
+  kvs_cache* caches[2] = {MustFinish("none | kv=int8", kPrompt), NULL};
+  CHECK_OK(kvs_fork(caches[0], &caches[1]));
+  kvs_stats_report alone = {.struct_size = sizeof(alone)}, both = {.struct_size = sizeof(both)};
+  CHECK_OK(kvs_stats(caches[0], -1, -1, &alone));
+  CHECK(alone.shared_bytes > 0);
+  CHECK_OK(kvs_stats_of_batch((const kvs_cache* const*)caches, 2, &both));
+  CHECK(both.resident_bytes == 2 * alone.resident_bytes - alone.shared_bytes);
+  CHECK(both.shared_bytes == alone.shared_bytes);
+  CHECK(both.rows_kept == 2 * alone.rows_kept && both.full_bytes == 2 * alone.full_bytes);
+  CHECK_OK(kvs_stats_of_batch(NULL, 0, &both));
+  CHECK(both.resident_bytes == 0 && both.tokens_seen == 0);
+  kvs_cache_destroy(caches[1]);
+  caches[1] = NULL;
+  CHECK_FAILS(KVS_INVALID_ARGUMENT, "kvs_stats_of_batch: caches[1] is NULL",
+              kvs_stats_of_batch((const kvs_cache* const*)caches, 2, &both));
+  CHECK_FAILS(KVS_INVALID_ARGUMENT, "kvs_stats_of_batch: caches is NULL",
+              kvs_stats_of_batch(NULL, 2, &both));
+  CHECK_FAILS(KVS_INVALID_ARGUMENT, "kvs_stats_of_batch: report is NULL",
+              kvs_stats_of_batch((const kvs_cache* const*)caches, 1, NULL));
+  kvs_cache_destroy(caches[0]);
+}
+
 static void ReportsEveryByte(void) {
   kvs_cache* cache = MustFinish(kSpec, kPrompt);
   kvs_stats_report all = {.struct_size = sizeof(all)}, head = {.struct_size = sizeof(head)};
@@ -321,6 +344,7 @@ int main(void) {
   RUN(TellsPositionsAndVisibility);
   RUN(TrimsWhatIsExactAlone);
   RUN(ForksGoOnAlone);
+  RUN(ABatchCountsSharedMemoryOnce);
   RUN(ReportsEveryByte);
   RUN(SaysWhatWasDoneInALayer);
   RUN(TakesScoresOfTheCaller);

@@ -321,6 +321,10 @@ class Calls {
 
   kvs_result Stats() {
     Given<kvs_stats_report> report(bytes_, {});
+    if (bytes_.OneOf(3)) {
+      const kvs_cache* const caches[] = {cache(), cache()};
+      return kvs_stats_of_batch(bytes_.OrNull(caches), bytes_.Next() % 3, report.get());
+    }
     return kvs_stats(cache(), bytes_.IntOr(0), bytes_.IntOr(-1), report.get());
   }
 
