@@ -117,6 +117,47 @@ TEST(Cases, U16_AMaskFollowsPositionsInEveryState) {
   }
 }
 
+// A context that is full makes room without renumbering: the oldest rows of any store leave, those
+// that stay keep codes and positions. A shift is refused when the pipeline is read, not in a call.
+TEST(Cases, U91_OldRowsLeaveAnyStoreWithoutAShift) {
+  const LayerSpec layer = MakeLayer(2, 1, 64, 64);
+  const Prompt prompt = MakePrompt(layer, 128, 5);
+  for (const std::string store : {"f16", "int8", "q8_0", "int4", "q4_0", "turbo4"}) {
+    SCOPED_TRACE(store);
+    const std::string spec = "recency(budget=64,sinks=4,recent=60) | k=" + store + ", v=int8";
+    const Result<Pipeline> shifts = Pipeline::Parse(spec + " | positions=renumber");
+    ASSERT_FALSE(shifts.ok());
+    EXPECT_EQ(shifts.error().code, ErrorCode::kUnsupported) << shifts.message();
+
+    Cache cache = MustCreate((spec + " | schedule=every(32)").c_str(), {layer});
+    ASSERT_TRUE(AppendRows(cache, 0, Phase::kPrefill, prompt, 0, 64).ok());
+    ASSERT_TRUE(cache.FinishPrefill().ok());
+    ASSERT_TRUE(AppendRows(cache, 0, Phase::kDecode, prompt, 64, 32).ok());
+    const oracle::HeadRows before = Stored(cache);
+    ASSERT_EQ(before.positions.size(), 96U);
+    ASSERT_TRUE(cache.Evict(0).ok());
+    const oracle::HeadRows after = Stored(cache);
+    ASSERT_EQ(after.positions.size(), 64U);
+    EXPECT_EQ(after.positions[3], 3);
+    EXPECT_EQ(after.positions[4], 36);
+    EXPECT_EQ(cache.next_position(), 96);
+    for (std::size_t r = 0; r < 64; ++r) {
+      const std::size_t was = r < 4 ? r : r + 32;
+      ASSERT_EQ(after.positions[r], before.positions[was]);
+      for (std::size_t j = 0; j < 64; ++j) {
+        ASSERT_EQ(after.keys[r * 64 + j], before.keys[was * 64 + j]);
+        ASSERT_EQ(after.values[r * 64 + j], before.values[was * 64 + j]);
+      }
+    }
+    const std::vector<TokenPos> position = {95};
+    const std::vector<float> queries = UniformRows(2 * 64, 6);
+    const std::vector<oracle::HeadRows> rows = GatherLayer(cache, 0);
+    ExpectWithinKernelBound(layer, rows, queries, MustAttend(cache, 0, queries, position),
+                            oracle::Attend(layer, rows, queries, position),
+                            RoundingOf(spec, layer));
+  }
+}
+
 // Renumbering is refused by name. Keys are never turned again, so nothing drifts, however often
 // rows fall out of the middle.
 TEST(Cases, U18_KeysKeepTheirRotationAndTheNewestItsPosition) {

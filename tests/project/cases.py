@@ -3,8 +3,9 @@
     cases.py SOURCE_DIR    exit 1 and one line per finding
     cases.py --self-test
 
-A test of a case is named after it: TEST(Cases, U15_ATrimCountsTokens) or, of two at once,
-U79_U81_SequencesAreIndependent. A row of the table is | U15 | ... | `U15_ATrimCountsTokens` |.
+A test of a case is named after it: TEST(Cases, U15_ATrimCountsTokens), of two at once
+U79_U81_SequencesAreIndependent, of the project itself kvs_project_test(docs_U92_AllOfThemRun ...).
+A row of the table is | U15 | ... | `U15_ATrimCountsTokens` |.
 """
 
 import pathlib
@@ -12,7 +13,8 @@ import re
 import sys
 
 TABLE = "docs/cases.md"
-TEST = re.compile(r"\bTEST(?:_F|_P)?\(\s*\w+,\s*((?:U\d\d_)+\w+)\s*\)")
+TEST = re.compile(r"\bTEST(?:_F|_P)?\(\s*\w+,\s*((?:U\d\d_)+\w+)\s*\)"
+                  r"|\bkvs_project_test\(\s*\w*?((?:U\d\d_)+\w+)")
 ROW = re.compile(r"^\| (U\S*) \|.*\| ([^|]*) \|$", re.MULTILINE)
 
 
@@ -24,7 +26,7 @@ def check(table, sources):
     """sources: texts of test files. One message per finding."""
     written = {}  # case -> its tests
     for text in sources:
-        for test in TEST.findall(text):
+        for test in map("".join, TEST.findall(text)):
             for case in cases_of(test):
                 written.setdefault(case, set()).add(test)
     listed = {}
@@ -49,9 +51,10 @@ GOOD = """
 | U03 | a #1 | b | `U03_A`, `U03_B` |
 | U79 | a | b | `U79_U81_C` |
 | U81 | a | b | `U79_U81_C` |
+| U92 | a | b | `U92_D` |
 """
 TESTS = ["TEST(Cases, U03_A) {\nTEST_P(Other,\n       U03_B) {", "TEST_F(Cases, U79_U81_C) {}",
-         "TEST(Cases, NoCase) {}"]
+         "TEST(Cases, NoCase) {}", "kvs_project_test(docs_U92_D docs.py)\nkvs_project_test(dev x)"]
 # What to replace in the table by what, and what must be said.
 WRONG = [
     ("`U03_A`, ", "", "U03: the test U03_A is not in its row"),
@@ -59,6 +62,7 @@ WRONG = [
     ("| U81 | a | b | `U79_U81_C` |\n", "", "U81: the test U79_U81_C is not in its row"),
     ("| U81 |", "| U79 |", "U79 has two rows"),
     ("`U03_A`, `U03_B`", "none", "U03 has no test"),
+    ("`U92_D`", "`U92_E`", "U92: the test U92_D is not in its row"),
     ("| U79 |", "| U82 |", "the rows are not in the order of their cases"),
 ]
 
@@ -75,7 +79,8 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = pathlib.Path(sys.argv[1])
-    sources = [path.read_text(encoding="utf-8") for path in sorted((root / "tests").rglob("*.cc"))]
+    files = [*sorted((root / "tests").rglob("*.cc")), root / "tests/project/CMakeLists.txt"]
+    sources = [path.read_text(encoding="utf-8") for path in files]
     table = (root / TABLE).read_text(encoding="utf-8")
     found = list(check(table, sources))
     for message in found:
