@@ -14,7 +14,7 @@ Result<LayerState> ForkLayer(Allocator& allocator, const LayerState& layer) {
   fork.stores = layer.stores;
   fork.demotes = layer.demotes;
   fork.shape = layer.shape;
-  KVS_ASSIGN_OR_RETURN(fork.staging, layer.staging.Clone(allocator));
+  KVS_ASSIGN_OR_RETURN(fork.staging, layer.staging.Fork(allocator));
   KVS_ASSIGN_OR_RETURN(fork.ring, layer.ring.Clone(allocator));
   for (const HeadStore& head : layer.heads) {
     KVS_ASSIGN_OR_RETURN(HeadStore rows, head.Fork(allocator, fork.stores));

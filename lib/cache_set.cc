@@ -52,10 +52,11 @@ Status CacheSet::Remove(int member) {
 ByteReport TotalReport(std::span<const Cache* const> caches) {
   ByteReport total;
   ByteReport repeated;
-  Tier::Counted counted;
+  CountedMemory counted;
   for (const Cache* cache : caches) {
     total += cache->Report();
     for (const LayerState& layer : cache->impl_->layers) {
+      layer.staging.AddRepeated(layer.spec, layer.shape, counted, repeated);
       for (const HeadStore& head : layer.heads) {
         for (const Tier& tier : head.tiers) tier.AddRepeated(counted, repeated);
       }

@@ -87,10 +87,8 @@ Result<ExactRows> ExactRows::Load(Allocator& allocator, const RowShape& shape, S
 
 void Staging::SaveFresh(const RowShape& shape, Side side, int head, StateWriter& out) const {
   for (const Page& page : pages_) {
-    const std::int64_t count = std::min(page.room, rows_ - page.begin);
-    if (count <= 0) return;
     out.Bytes(fresh_row(shape, side, head, page.begin),
-              static_cast<std::size_t>(count) * shape.row_bytes(side));
+              static_cast<std::size_t>(RowsIn(page)) * shape.row_bytes(side));
   }
 }
 
@@ -120,7 +118,9 @@ Status Staging::LoadFresh(Allocator& allocator, const RowShape& shape, int kv_he
   Page page;
   page.room = rows_;
   for (const Side side : kSides) {
-    KVS_ASSIGN_OR_RETURN(page.buffer(side), LoadRows(allocator, shape, side, rows_ * kv_heads, in));
+    KVS_ASSIGN_OR_RETURN(Buffer rows_of_side,
+                         LoadRows(allocator, shape, side, rows_ * kv_heads, in));
+    page.buffer(side) = SharedBuffer(std::move(rows_of_side));
   }
   pages_.push_back(std::move(page));
   return Status::Ok();

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <unordered_map>
 #include <utility>
 
 #include "kvsieve/allocator.h"
@@ -30,15 +30,16 @@ class SharedBuffer {
     return *this;
   }
 
-  // As Buffer::Allocate, with one holder.
+  // The one holder so far of this memory.
+  explicit SharedBuffer(Buffer memory) {
+    if (memory.bytes() == 0) return;
+    held_ = new Held{std::move(memory)};
+    data_ = held_->memory.data();
+  }
+  // As Buffer::Allocate.
   static Result<SharedBuffer> Allocate(Allocator& allocator, std::size_t bytes) {
-    SharedBuffer buffer;
-    if (bytes == 0) return buffer;
-    auto held = std::make_unique<Held>();
-    KVS_ASSIGN_OR_RETURN(held->memory, Buffer::Allocate(allocator, bytes));
-    buffer.data_ = held->memory.data();
-    buffer.held_ = held.release();
-    return buffer;
+    KVS_ASSIGN_OR_RETURN(Buffer memory, Buffer::Allocate(allocator, bytes));
+    return SharedBuffer(std::move(memory));
   }
 
   // One holder more of the same memory.
@@ -78,6 +79,9 @@ class SharedBuffer {
   std::uint8_t* data_ = nullptr;  // of held_, so that readers touch the count's memory no more
   Held* held_ = nullptr;
 };
+
+// Shared memory that a report has counted, by address, with what of it any holder uses.
+using CountedMemory = std::unordered_map<const void*, std::uint64_t>;
 
 }  // namespace kvsieve
 

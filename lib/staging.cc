@@ -15,16 +15,34 @@ constexpr std::int64_t kMinPageRows = 256;
 
 std::int64_t Staging::PageRoom(std::int64_t rows) { return std::max(kMinPageRows, rows); }
 
-Status Staging::AddRoom(Allocator& allocator, const RowShape& shape, int heads, std::int64_t rows) {
-  const std::int64_t room = pages_.empty() ? 0 : pages_.back().begin + pages_.back().room;
-  if (room >= rows_ + rows) return Status::Ok();
+Result<Staging::Page> Staging::NewPage(Allocator& allocator, RowIndex begin, std::int64_t room,
+                                       std::size_t key_bytes, std::size_t value_bytes) {
   Page page;
-  page.begin = room;
-  page.room = PageRoom(rows_ + rows - room);
+  page.begin = begin;
+  page.room = room;
+  KVS_ASSIGN_OR_RETURN(page.keys, SharedBuffer::Allocate(allocator, key_bytes));
+  KVS_ASSIGN_OR_RETURN(page.values, SharedBuffer::Allocate(allocator, value_bytes));
+  return page;
+}
+
+Result<Staging::Page> Staging::CopyOf(Allocator& allocator, const Page& page) {
+  KVS_ASSIGN_OR_RETURN(
+      Page copy, NewPage(allocator, page.begin, page.room, page.keys.bytes(), page.values.bytes()));
   for (const Side side : {Side::kKey, Side::kValue}) {
-    const auto bytes = static_cast<std::size_t>(heads * page.room) * shape.row_bytes(side);
-    KVS_ASSIGN_OR_RETURN(page.buffer(side), Buffer::Allocate(allocator, bytes));
+    const SharedBuffer& from = page.buffer(side);
+    std::copy_n(from.data(), from.bytes(), copy.buffer(side).data());
   }
+  return copy;
+}
+
+Status Staging::AddRoom(Allocator& allocator, const RowShape& shape, int heads, std::int64_t rows) {
+  const RowIndex end = pages_.empty() ? 0 : pages_.back().end();
+  if (end >= rows_ + rows) return Status::Ok();
+  const std::int64_t room = PageRoom(rows_ + rows - end);
+  const auto page_rows = static_cast<std::size_t>(heads * room);
+  KVS_ASSIGN_OR_RETURN(Page page,
+                       NewPage(allocator, end, room, page_rows * shape.row_bytes(Side::kKey),
+                               page_rows * shape.row_bytes(Side::kValue)));
   pages_.push_back(std::move(page));
   return Status::Ok();
 }
@@ -64,7 +82,7 @@ void Staging::ReadRows(const RowShape& shape, Side side, int head, RowIndex firs
     RowIndex piece_end = kept;
     if (at >= kept) {
       const Page& page = PageOf(at - kept);
-      piece_end = kept + page.begin + page.room;
+      piece_end = kept + page.end();
     }
     const int run = static_cast<int>(std::min<std::int64_t>(count - done, piece_end - at));
     shape.ReadRowMajor(side, row(shape, side, head, at), run, out + std::int64_t{done} * dim);
@@ -76,6 +94,7 @@ void Staging::ReadRows(const RowShape& shape, Side side, int head, RowIndex firs
 Status Staging::CopyHead(const RowShape& shape, Side side, const HeadsView& rows, int head,
                          NonFinitePolicy policy, RowTally* tally) {
   if (shape.row_bytes(side) == 0) return Status::Ok();
+  KVS_DCHECK(rows.rows == 0 || !PageOf(rows_).keys.shared());
   for (std::int64_t r = 0; r < rows.rows; ++r) {
     auto* to = const_cast<std::uint8_t*>(fresh_row(shape, side, head, rows_ + r));
     KVS_RETURN_IF_ERROR(CopyCheckedRow(rows, side, head, r, policy, to, tally));
@@ -88,8 +107,13 @@ Status Staging::Append(Allocator& allocator, const RowShape& shape, const HeadsV
                        NonFinitePolicy policy, std::int64_t* zeroed) {
   const auto count = static_cast<std::int64_t>(positions.size());
   const std::size_t pages_before = pages_.size();
+  Page before;  // the last page, where it is shared and has room: rows go to a copy
   RowTally tally;
   const auto fill = [&]() -> Status {
+    if (!pages_.empty() && pages_.back().end() > rows_ && pages_.back().keys.shared()) {
+      KVS_ASSIGN_OR_RETURN(Page own, CopyOf(allocator, pages_.back()));
+      before = std::exchange(pages_.back(), std::move(own));
+    }
     KVS_RETURN_IF_ERROR(AddRoom(allocator, shape, keys.heads, count));
     for (int head = 0; head < keys.heads; ++head) {
       KVS_RETURN_IF_ERROR(CopyHead(shape, Side::kKey, keys, head, policy, &tally));
@@ -102,6 +126,7 @@ Status Staging::Append(Allocator& allocator, const RowShape& shape, const HeadsV
   Status status = NoThrow(fill);
   if (!status.ok()) {
     pages_.resize(pages_before);
+    if (before.room > 0) pages_.back() = std::move(before);
     return status;
   }
   std::copy(positions.begin(), positions.end(), positions_.As<TokenPos>() + rows_);
@@ -135,23 +160,24 @@ void Staging::Replace(std::vector<ExactRows> kept) {
   rows_ = 0;
 }
 
-Result<Staging> Staging::Clone(Allocator& allocator) const {
-  Staging copy;
+Result<Staging> Staging::Fork(Allocator& allocator) const {
+  Staging fork;
   for (const ExactRows& head : kept_) {
     KVS_ASSIGN_OR_RETURN(ExactRows rows, head.Clone(allocator));
-    copy.kept_.push_back(std::move(rows));
+    fork.kept_.push_back(std::move(rows));
   }
   for (const Page& page : pages_) {
-    Page& page_copy = copy.pages_.emplace_back();
-    page_copy.begin = page.begin;
-    page_copy.room = page.room;
-    KVS_ASSIGN_OR_RETURN(page_copy.keys, page.keys.Clone(allocator));
-    KVS_ASSIGN_OR_RETURN(page_copy.values, page.values.Clone(allocator));
+    if (page.end() <= rows_) {
+      fork.pages_.push_back({page.keys.Share(), page.values.Share(), page.begin, page.room});
+      continue;
+    }
+    KVS_ASSIGN_OR_RETURN(Page copy, CopyOf(allocator, page));
+    fork.pages_.push_back(std::move(copy));
   }
-  KVS_ASSIGN_OR_RETURN(copy.positions_, positions_.Clone(allocator));
-  copy.rows_ = rows_;
-  copy.largest_ = largest_;
-  return copy;
+  KVS_ASSIGN_OR_RETURN(fork.positions_, positions_.Clone(allocator));
+  fork.rows_ = rows_;
+  fork.largest_ = largest_;
+  return fork;
 }
 
 Result<std::vector<PositionList::Cut>> Staging::PrepareTrim(Allocator& allocator,
@@ -174,20 +200,47 @@ void Staging::Trim(TokenPos end, std::vector<PositionList::Cut> cuts) {
   if (rows_ == 0) positions_ = Buffer();
 }
 
+std::int64_t Staging::RowsIn(const Page& page) const {
+  return std::min(page.room, rows_ - page.begin);
+}
+
+ByteReport Staging::PageBytes(const Page& page, const LayerSpec& layer, const RowShape& shape,
+                              std::int64_t rows) {
+  ByteReport report;
+  const std::int64_t held = rows * layer.kv_heads;
+  report.key_kept_bytes = held * static_cast<std::int64_t>(shape.row_bytes(Side::kKey));
+  report.value_kept_bytes = held * static_cast<std::int64_t>(shape.row_bytes(Side::kValue));
+  report.payload_bytes = report.key_kept_bytes + report.value_kept_bytes;
+  const auto bytes = static_cast<std::int64_t>(page.keys.bytes() + page.values.bytes());
+  report.reserved_bytes = bytes - report.payload_bytes;
+  if (page.keys.shared()) report.shared_bytes = bytes;
+  return report;
+}
+
 void Staging::AddBytes(const LayerSpec& layer, const RowShape& shape, ByteReport& report) const {
   for (const ExactRows& head : kept_) head.AddBytes(shape, report);
-  const std::int64_t fresh = rows_ * layer.kv_heads;
-  const auto key_bytes = fresh * static_cast<std::int64_t>(shape.row_bytes(Side::kKey));
-  const auto value_bytes = fresh * static_cast<std::int64_t>(shape.row_bytes(Side::kValue));
+  for (const Page& page : pages_) report += PageBytes(page, layer, shape, RowsIn(page));
   const auto positions = rows_ * static_cast<std::int64_t>(sizeof(TokenPos));
-  report.payload_bytes += key_bytes + value_bytes;
   report.metadata_bytes += positions;
-  report.key_kept_bytes += key_bytes + positions;
-  report.value_kept_bytes += value_bytes;
-  report.reserved_bytes += resident_bytes() - key_bytes - value_bytes - positions;
+  report.key_kept_bytes += positions;
+  report.reserved_bytes += static_cast<std::int64_t>(positions_.bytes()) - positions;
   for (int head = 0; head < layer.kv_heads; ++head) {
     report.rows_kept += rows(head);
     report.f16_rows_bytes += rows(head) * shape.f16_row_bytes();
+  }
+}
+
+void Staging::AddRepeated(const LayerSpec& layer, const RowShape& shape, CountedMemory& counted,
+                          ByteReport& repeated) const {
+  for (const Page& page : pages_) {
+    if (!page.keys.shared()) continue;
+    const auto rows = static_cast<std::uint64_t>(RowsIn(page));
+    const auto [held, first] = counted.try_emplace(page.keys.data(), rows);
+    if (first) continue;
+    // All hold the first so many of its rows. A row that any holds counts, once.
+    repeated +=
+        PageBytes(page, layer, shape, static_cast<std::int64_t>(std::min(held->second, rows)));
+    held->second = std::max(held->second, rows);
   }
 }
 
@@ -204,13 +257,6 @@ std::int64_t Staging::BytesFor(const LayerSpec& layer, const RowShape& shape, st
   const std::size_t row_bytes = shape.row_bytes(Side::kKey) + shape.row_bytes(Side::kValue);
   return layer.kv_heads * room * static_cast<std::int64_t>(row_bytes) +
          static_cast<std::int64_t>(position_bytes);
-}
-
-// Of the pages and their positions; kept rows count their own.
-std::int64_t Staging::resident_bytes() const {
-  std::size_t bytes = positions_.bytes();
-  for (const Page& page : pages_) bytes += page.keys.bytes() + page.values.bytes();
-  return static_cast<std::int64_t>(bytes);
 }
 
 // Runs of neighbouring rows are read together. Prefetches come last: between the reads they take a

@@ -2,7 +2,8 @@
 // the engine; given back layer by layer when the prompt is finished.
 //
 // Rows of a head are those that an earlier selection kept (schedule=per_chunk; heads may differ),
-// then those that came since, the same for every head.
+// then those that came since, the same for every head. These lie in pages, one for each call that
+// appended many; forks share the pages that are full, and a shared page is never written.
 #ifndef KVSIEVE_LIB_STAGING_H_
 #define KVSIEVE_LIB_STAGING_H_
 
@@ -20,6 +21,7 @@
 #include "lib/buffer.h"
 #include "lib/exact_rows.h"
 #include "lib/row_copy.h"
+#include "lib/shared_buffer.h"
 
 namespace kvsieve {
 
@@ -53,7 +55,8 @@ class Staging {
                                       const KeepSet& keep) const;
   void Replace(std::vector<ExactRows> kept);
 
-  Result<Staging> Clone(Allocator& allocator) const;
+  // The same rows, in the same full pages and copies of the rest.
+  Result<Staging> Fork(Allocator& allocator) const;
   // lib/rows_save.cc. kv_heads: of the layer.
   void Save(const RowShape& shape, int kv_heads, StateWriter& out) const;
   static Result<Staging> Load(Allocator& allocator, const RowShape& shape, int kv_heads,
@@ -69,20 +72,32 @@ class Staging {
                                std::int64_t chunk);
   // Adds what is held: one list of positions serves the fresh rows of all heads.
   void AddBytes(const LayerSpec& layer, const RowShape& shape, ByteReport& report) const;
+  // Adds to `repeated` what AddBytes says of memory that is in `counted`, and puts in the rest,
+  // with the number of rows.
+  void AddRepeated(const LayerSpec& layer, const RowShape& shape, CountedMemory& counted,
+                   ByteReport& repeated) const;
 
  private:
   // One allocation for K and one for V: [kv_heads][room][dim].
   struct Page {
-    Buffer keys;
-    Buffer values;
+    SharedBuffer keys;
+    SharedBuffer values;
     RowIndex begin = 0;
     std::int64_t room = 0;
-    const Buffer& buffer(Side side) const { return side == Side::kKey ? keys : values; }
-    Buffer& buffer(Side side) { return side == Side::kKey ? keys : values; }
+    RowIndex end() const { return begin + room; }
+    const SharedBuffer& buffer(Side side) const { return side == Side::kKey ? keys : values; }
+    SharedBuffer& buffer(Side side) { return side == Side::kKey ? keys : values; }
   };
   // Rows of a new page for `rows` rows that find no room.
   static std::int64_t PageRoom(std::int64_t rows);
   Status AddRoom(Allocator& allocator, const RowShape& shape, int heads, std::int64_t rows);
+  static Result<Page> NewPage(Allocator& allocator, RowIndex begin, std::int64_t room,
+                              std::size_t key_bytes, std::size_t value_bytes);
+  static Result<Page> CopyOf(Allocator& allocator, const Page& page);
+  std::int64_t RowsIn(const Page& page) const;
+  // Of `rows` rows and the room behind them.
+  static ByteReport PageBytes(const Page& page, const LayerSpec& layer, const RowShape& shape,
+                              std::int64_t rows);
   const Page& PageOf(RowIndex r) const;
   const std::uint8_t* fresh_row(const RowShape& shape, Side side, int head, RowIndex r) const;
   Status CopyHead(const RowShape& shape, Side side, const HeadsView& rows, int head,
@@ -92,7 +107,6 @@ class Staging {
   Status LoadFresh(Allocator& allocator, const RowShape& shape, int kv_heads, StateReader& in);
 
   std::int64_t kept_rows(int head) const { return kept_.empty() ? 0 : kept_[head].rows(); }
-  std::int64_t resident_bytes() const;
 
   std::vector<ExactRows> kept_;  // per head; empty before the first selection
   std::vector<Page> pages_;      // rows that came since

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "kvsieve/allocator.h"
@@ -110,10 +109,9 @@ class Tier {
   static ByteReport BytesOf(const LayerStore& store, std::int64_t rows,
                             const PositionBytes& positions);
   void AddBytes(ByteReport& report) const;
-  // Shared memory that was counted, by address, with the slots of it that hold rows of any holder.
-  using Counted = std::unordered_map<const void*, std::uint64_t>;
-  // Adds to `repeated` what AddBytes says of memory that is in `counted`, and puts in the rest.
-  void AddRepeated(Counted& counted, ByteReport& repeated) const;
+  // Adds to `repeated` what AddBytes says of memory that is in `counted`, and puts in the rest,
+  // with the slots that hold rows.
+  void AddRepeated(CountedMemory& counted, ByteReport& repeated) const;
 
  private:
   // One allocation: the K side, then the V side.

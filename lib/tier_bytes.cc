@@ -79,7 +79,7 @@ void Tier::AddBytes(ByteReport& report) const {
   for (const Block& block : blocks_) add_shared(block.memory);
 }
 
-void Tier::AddRepeated(Counted& counted, ByteReport& repeated) const {
+void Tier::AddRepeated(CountedMemory& counted, ByteReport& repeated) const {
   if (stats_.shared() && !counted.try_emplace(stats_.data()).second) {
     for (const Side side : store_->sides()) repeated += StatsBytes(chain(side));
     repeated.shared_bytes += static_cast<std::int64_t>(stats_.bytes());
