@@ -13,18 +13,37 @@
 namespace kvsieve::quant {
 namespace {
 
+struct Codes {
+  CodeLayout layout;
+  int bits;
+};
+Codes CodesOf(const Shape& shape) {
+  switch (shape.format) {
+    case Format::kHalf:
+      return {CodeLayout::kHalf, 16};
+    case Format::kFp8:
+      return {CodeLayout::kPairs, 8};
+    case Format::kInt8:
+      return {CodeLayout::kInt8, 8};
+    case Format::kNibble:
+    case Format::kCodebook:
+      return {CodeLayout::kNibble, 4};
+    case Format::kPlanes:
+    case Format::kChannel:
+      return {CodeLayout::kBitPlanes, shape.bits};
+  }
+  std::abort();
+}
+
 BlockLayout LayoutOf(const Shape& shape) {
+  const Codes codes = CodesOf(shape);
   BlockLayout layout;
+  layout.codes = codes.layout;
+  layout.bits = codes.bits;
   layout.side = shape.side;
   layout.dim = shape.dim;
-  if (shape.format == Format::kHalf) return layout;
-  constexpr CodeLayout kCodes[] = {CodeLayout::kHalf,   CodeLayout::kPairs,
-                                   CodeLayout::kInt8,   CodeLayout::kNibble,
-                                   CodeLayout::kNibble, CodeLayout::kBitPlanes};
-  const int bits[] = {16, 8, 8, 4, 4, shape.bits, shape.bits};
-  layout.codes = kCodes[static_cast<int>(shape.format)];
-  layout.bits = bits[static_cast<int>(shape.format)];
-  if (shape.format == Format::kFp8 || shape.format == Format::kChannel) return layout;
+  const bool scaled = shape.format != Format::kHalf && shape.format != Format::kFp8;
+  if (!scaled || shape.format == Format::kChannel) return layout;
   layout.groups = shape.dim / shape.group;
   layout.zeros = shape.zeros;
   return layout;
