@@ -126,7 +126,8 @@ TEST(Channel, BytesLieWhereTheFormatSays) {
 TEST(Channel, ARowTakesItsCodesAndItsShareOfTheScales) {
   for (const Format& format : Formats()) {
     for (const int dim : {64, 128}) {
-      const Codec& codec = MakeChainOrDie(format.Text(), dim, Side::kKey)->codec();
+      const auto chain = MakeChainOrDie(format.Text(), dim, Side::kKey);
+      const Codec& codec = chain->codec();
       EXPECT_EQ(codec.group_rows(), format.group);
       EXPECT_EQ(codec.row_bytes().codes, dim * format.bits / 8);
       EXPECT_EQ(codec.row_bytes().scales, 4 * dim / format.group);

@@ -73,7 +73,8 @@ class Fit(CliTest):
 
     def test_long_contexts_take_no_time_of_their_own(self):
         # Seconds of this process's time, so that others on the machine do not count: 0.3
-        # to 1.5 s; with a list of up to 16M positions in every step the first took minutes.
+        # to 1.5 s, with sanitizers up to 9; with a list of up to 16M positions in every step the
+        # first took minutes.
         for name, ctx, decode, memory, spec in [
                 ("dense", 131072, 0, "24GiB", "snapkv(budget=4GiB) | kv=int8"),
                 ("dense", 131072, 0, "24GiB",
@@ -83,7 +84,7 @@ class Fit(CliTest):
             self.fit(name, ctx, "--decode", str(decode), "--mem", memory, "-p", spec)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            self.assertLess(spent, 8, spec)
+            self.assertLess(spent, 30, spec)
 
     def test_suggestions_fit_and_stand_by_their_error(self):
         every = self.fit("dense", 32768, "--suggest")["pipelines"]
