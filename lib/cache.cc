@@ -10,6 +10,7 @@
 #include "lib/cache_impl.h"
 #include "lib/prefill_plan.h"
 #include "lib/reselect.h"
+#include "lib/tier_store.h"
 
 namespace kvsieve {
 namespace {
@@ -106,7 +107,7 @@ Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, in
   layer.shape.value_dim = spec.value_dim;
   layer.shape.value_is_key_prefix = spec.value_is_key_prefix;
   for (int tier = 0; tier < pipeline.TiersOf(index, count); ++tier) {
-    Result<LayerStore> store = BuildStore(pipeline.StoreFor(index, count, tier), spec);
+    Result<LayerStore> store = BuildTierStore(pipeline, index, count, tier, spec);
     if (!store.ok()) return WithLayer(layer, store.TakeStatus());
     layer.stores.push_back(*std::move(store));
   }

@@ -5,6 +5,7 @@
 
 #include "kvsieve/str_cat.h"
 #include "lib/spec_cursor.h"
+#include "lib/spec_names.h"
 #include "lib/spec_parser.h"
 
 namespace kvsieve {
@@ -101,6 +102,7 @@ Status PipelineBuilder::AddEvictor(const std::optional<SpecCall>& call) {
     pipeline_.canonical_ = "none";
     return Status::Ok();
   }
+  KVS_RETURN_IF_ERROR(CheckEvictName(*call));
   KVS_ASSIGN_OR_RETURN(pipeline_.evictor_, MakeEvictor(*call));
   pipeline_.canonical_ = pipeline_.evictor_->Canonical();
   return Status::Ok();

@@ -71,4 +71,14 @@ Status CheckSectionPlace(int column, std::string_view name) {
   return Status::Ok();
 }
 
+Status CheckEvictName(const SpecCall& call) {
+  std::vector<std::string_view> known = {kRecipe};
+  for (const auto infos : {EvictorInfos(), PlannerInfos(), PresetInfos()}) {
+    if (FindStage(infos, call.name) != nullptr) return Status::Ok();
+    for (const StageInfo& info : infos) known.push_back(info.name);
+  }
+  return SpecError(call.column,
+                   StrCat("unknown evict stage '", call.name, "'", Suggest(call.name, known)));
+}
+
 }  // namespace kvsieve

@@ -24,6 +24,8 @@ bool IsStoragePreset(std::string_view name);
 // caller to turn into an error with a suggestion.
 Status CheckEvictPlace(const SpecCall& call);
 Status CheckSectionPlace(int column, std::string_view name);
+// Errors for a name that no evict stage has, with the nearest that one has, best(...) included.
+Status CheckEvictName(const SpecCall& call);
 
 }  // namespace kvsieve
 

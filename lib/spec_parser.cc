@@ -19,6 +19,10 @@ namespace {
 
 constexpr std::size_t kMaxTiers = 16;
 
+constexpr std::string_view kRecipeHasStores =
+    "best(...) brings its own stores: leave others out, or write waterfill(budget=...) and "
+    "tiers=[...] with yours";
+
 constexpr std::string_view kStoreKeys[] = {"k", "v", "kv"};
 
 bool IsStoreKey(std::string_view name) {
@@ -67,6 +71,7 @@ class SpecParser {
 
   SpecCursor cursor_;
   SpecSyntax spec_;
+  bool is_recipe_ = false;               // its tiers are those of best(...)
   std::vector<std::string_view> given_;  // options seen so far
   std::vector<LayerRange> all_ranges_;   // of all layers() options
 };
@@ -114,12 +119,14 @@ Result<SpecSyntax> SpecParser::Parse() {
 Status SpecParser::CheckTiers() const {
   if (spec_.tiers.empty()) return Status::Ok();
   if (!spec_.store.key.empty() || !spec_.store.value.empty()) {
-    return SpecError(spec_.tiers_column, "tiers=[...] holds all stores: leave k=, v= and kv= out");
+    return SpecError(
+        spec_.tiers_column,
+        is_recipe_ ? kRecipeHasStores : "tiers=[...] holds all stores: leave k=, v= and kv= out");
   }
   if (!spec_.cold.empty()) {
-    return SpecError(spec_.cold_column,
-                     "cold(...) takes rows by rank, tiers=[...] plans them: "
-                     "leave one out");
+    return SpecError(spec_.cold_column, is_recipe_ ? kRecipeHasStores
+                                                   : "cold(...) takes rows by rank, tiers=[...] "
+                                                     "plans them: leave one out");
   }
   return Status::Ok();
 }
@@ -151,7 +158,7 @@ Status SpecParser::TakeRecipe(const SpecCall& call) {
   spec_.evict = std::move(syntax.evict);
   spec_.tiers = std::move(syntax.tiers);
   spec_.tiers_column = call.column;
-  given_.push_back("tiers");
+  is_recipe_ = true;
   for (StoreSpec& tier : spec_.tiers) {
     PointAt(call.column, tier.key);
     PointAt(call.column, tier.value);
@@ -333,6 +340,7 @@ Status SpecParser::Cold(int column) {
 
 // "=[store; store; ...]"
 Status SpecParser::Tiers(int column) {
+  if (is_recipe_) return SpecError(column, kRecipeHasStores);
   KVS_RETURN_IF_ERROR(CheckGivenOnce("tiers", column));
   spec_.tiers_column = column;
   KVS_RETURN_IF_ERROR(cursor_.Expect("=", "after tiers"));

@@ -255,9 +255,12 @@ TEST(MalformedSpec, RecipesTakeAFactorAndBringAllStores) {
       {"best(budget=8x)", 1, {"best(8x)"}},
       {"best(64MiB)", 6, {"best(8x)"}},
       {"none | best(8x)", 8, {"best", "must come first"}},
-      {"best(8x) | kv=int8", 1, {"holds all stores"}},
-      {"best(8x) | cold(9)={kv=int8}", 12, {"leave"}},
-      {"best(8x) | tiers=[kv=int8]", 12, {"tiers"}},
+      {"best(8x) | kv=int8", 1, {"best(...) brings its own stores", "waterfill"}},
+      {"best(8x) | k8v4", 1, {"best(...) brings its own stores"}},
+      {"bast(8x)", 1, {"did you mean best?"}},
+      {"frob(8x)", 1, {"known: best, window_attention"}},
+      {"best(8x) | cold(9)={kv=int8}", 12, {"best(...) brings its own stores"}},
+      {"best(8x) | tiers=[kv=int8]", 12, {"best(...) brings its own stores"}},
   };
   for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
 }

@@ -1,0 +1,42 @@
+// The store of one tier of a layer, built for its dims, and what to say where it cannot be.
+#ifndef KVSIEVE_LIB_TIER_STORE_H_
+#define KVSIEVE_LIB_TIER_STORE_H_
+
+#include <string>
+#include <vector>
+
+#include "kvsieve/pipeline.h"
+#include "kvsieve/str_cat.h"
+
+namespace kvsieve {
+
+// "center+turbo(bits=5)"
+inline std::string ChainAsTyped(const std::vector<SpecCall>& chain) {
+  std::string text;
+  for (const SpecCall& call : chain) {
+    text += StrCat(text.empty() ? "" : "+", call.name);
+    std::string args;
+    for (const SpecArg& arg : call.args) {
+      args += StrCat(args.empty() ? "" : ",", arg.key, arg.key.empty() ? "" : "=", arg.value);
+    }
+    if (!args.empty()) text += StrCat("(", args, ")");
+  }
+  return text;
+}
+
+// Of layer number `layer_index` of `layer_count`. Errors name the tier of a plan: whoever wrote
+// best(8x) did not write its stores.
+inline Result<LayerStore> BuildTierStore(const Pipeline& pipeline, int layer_index, int layer_count,
+                                         int tier, const LayerSpec& layer) {
+  const StoreSpec& spec = pipeline.StoreFor(layer_index, layer_count, tier);
+  Result<LayerStore> store = BuildStore(spec, layer);
+  if (store.ok() || !pipeline.plans_tiers()) return store;
+  return Status(store.error().code,
+                StrCat(store.error().message, "; this is tier ", tier + 1, " of ", pipeline.tiers(),
+                       ", k=", ChainAsTyped(spec.key), ", v=", ChainAsTyped(spec.value),
+                       ": name stores that fit, waterfill(budget=...) | tiers=[...]"));
+}
+
+}  // namespace kvsieve
+
+#endif  // KVSIEVE_LIB_TIER_STORE_H_
