@@ -4,6 +4,7 @@
 // what, where, what to do.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -15,6 +16,7 @@
 #include "kvsieve/spec_args.h"
 #include "kvsieve/str_cat.h"
 #include "kvsieve/targets.h"
+#include "lib/eval/file_error.h"
 #include "tools/context.h"
 #include "tools/decimal.h"
 
@@ -69,10 +71,10 @@ void AddGlobalOptions(CLI::App& app, Context& context) {
 }
 
 Status FlushOutput() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    return Status(ErrorCode::kIo, "cannot write to standard output (disk full or pipe closed)");
-  }
-  return {};
+  const bool failed_before = std::ferror(stdout) != 0;  // and nobody kept the reason
+  if (std::fflush(stdout) != 0) return eval::FileErrors("standard output").System("write", errno);
+  if (!failed_before) return {};
+  return {ErrorCode::kIo, "standard output: cannot write all of it; check its disk or its reader"};
 }
 
 Status RunCommand(Context& context) {

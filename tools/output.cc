@@ -4,13 +4,13 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <span>
 #include <system_error>
 
 #include "kvsieve/str_cat.h"
 #include "lib/eval/atomic_file.h"
+#include "lib/eval/file_error.h"
 
 namespace kvsieve::tools {
 namespace {
@@ -36,11 +36,12 @@ bool IsSameFile(const std::string& a, const std::string& b) {
 }
 
 Status WriteInPlace(const std::string& path, const std::string& text) {
+  const eval::FileErrors errors(path);
   std::FILE* file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) return OutputError("output", path, std::strerror(errno));
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = std::fclose(file) == 0;
-  return written && closed ? Status() : OutputError("output", path, std::strerror(errno));
+  if (file == nullptr) return errors.System("write", errno);
+  int error = std::fwrite(text.data(), 1, text.size(), file) == text.size() ? 0 : errno;
+  if (std::fclose(file) != 0 && error == 0) error = errno;
+  return error == 0 ? Status() : errors.System("write", error);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "kvsieve/str_cat.h"
-#include "tools/decimal.h"
 #include "lib/eval/file_error.h"
+#include "tools/decimal.h"
 
 namespace kvsieve::tools {
 namespace {

@@ -3,6 +3,7 @@
 #define KVSIEVE_LIB_EVAL_FILE_ERROR_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -25,8 +26,10 @@ class FileErrors {
   Status Invalid(std::string_view where, std::string_view what, std::string_view remedy) const {
     return Make(ErrorCode::kInvalidArgument, where, what, remedy);
   }
-  // "cannot open: No such file or directory", from errno.
+  // "cannot open: No such file or directory; check the name, ...", from errno.
   Status System(std::string_view verb, int error_number) const;
+  // Fails on folders, pipes and devices; `mode` is st_mode.
+  Status CheckRegular(std::uint32_t mode) const;
 
  private:
   std::string path_;

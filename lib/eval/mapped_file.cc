@@ -16,9 +16,7 @@ namespace {
 Result<std::span<const std::byte>> MapDescriptor(int descriptor, const FileErrors& errors) {
   struct stat info = {};
   if (fstat(descriptor, &info) != 0) return errors.System("stat", errno);
-  if (!S_ISREG(info.st_mode)) {
-    return errors.Make(ErrorCode::kIo, "", "is not a regular file", "name a file on disk");
-  }
+  KVS_RETURN_IF_ERROR(errors.CheckRegular(info.st_mode));
   const auto file_bytes = static_cast<std::size_t>(info.st_size);
   if (file_bytes == 0) return std::span<const std::byte>();  // mmap refuses to map nothing
   void* memory = mmap(nullptr, file_bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);

@@ -35,10 +35,7 @@ class FileSource final : public ByteSource {
     if (source.descriptor_ < 0) return source.errors_.System("open", errno);
     struct stat info = {};
     if (fstat(source.descriptor_, &info) != 0) return source.errors_.System("stat", errno);
-    if (!S_ISREG(info.st_mode)) {
-      return source.errors_.Make(ErrorCode::kIo, "", "is not a regular file",
-                                 "name a file on disk");
-    }
+    KVS_RETURN_IF_ERROR(source.errors_.CheckRegular(info.st_mode));
     source.left_ = info.st_size;
     return source;
   }

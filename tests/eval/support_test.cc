@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -149,6 +151,34 @@ TEST(AtomicFile, ReplacesAFileAndLeavesNoOther) {
   }
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
   std::filesystem::remove_all(folder);
+}
+
+TEST(FileErrors, SayWhatFollowsFromTheCause) {
+  const FileErrors errors("a.kvs");
+  const struct {
+    int error;
+    const char* remedy;
+  } kCases[] = {{ENOENT, "check the name, and that its folder exists"},
+                {ENOTDIR, "a part of the path is no folder"},
+                {EISDIR, "name a file"},
+                {EACCES, "check the permissions"},
+                {EPERM, "check the permissions"},
+                {EROFS, "choose a folder that can be written"},
+                {ENOSPC, "free space there"},
+                {EDQUOT, "your share of the disk is used up"},
+                {EFBIG, "raise the limit of file sizes (ulimit -f)"},
+                {EMFILE, "close files, or raise their limit (ulimit -n)"},
+                {ENFILE, "close files, or raise their limit (ulimit -n)"},
+                {ENOMEM, "free memory"},
+                {EIO, "the disk reports a fault"},
+                {ENXIO, "try again"}};
+  for (const auto& [error, remedy] : kCases) {
+    const Status status = errors.System("write", error);
+    const std::string what = std::string("a.kvs: cannot write: ") + std::strerror(error) + "; ";
+    EXPECT_TRUE(status.message().starts_with(what + remedy)) << status.message();
+    EXPECT_EQ(status.message().find("permissions") != std::string::npos,
+              error == EACCES || error == EPERM);
+  }
 }
 
 TEST(OneLine, EscapesControlCharactersAndCutsLongText) {

@@ -71,6 +71,27 @@ class Usage(CliTest):
                 self.assertIn(path, self.complaint(*command))
         self.assertFalse(os.path.exists(self.path("out")))
 
+    def test_file_errors_say_what_to_do(self):
+        for command in [["inspect"], ["compare"], ["report", "-p", "none"],
+                        ["fit", "--ctx", "9", "--model"]]:
+            self.assertIn("No such file or directory; check the name",
+                          self.complaint(*command, self.path("absent")))
+            self.assertIn("Is a directory; name a file", self.complaint(*command, self.folder))
+        with open("/dev/full", "w") as full:
+            run = subprocess.run([KVSIEVE, "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(run.stderr, "kvsieve: standard output: cannot write: No space left on "
+                                     "device; free space there, or write to another disk\n")
+        self.assertIn("No space left on device; free space there",
+                      self.complaint("compare", self.small_trace(), "-p", "none", "--json",
+                                     "/dev/full"))
+
+    def test_a_plan_for_dims_that_its_stores_cannot_have_names_the_tier(self):
+        trace = self.small_trace(**{"key-dim": 51, "value-dim": 51})
+        message = self.complaint("compare", trace, "-p", "best(4x)")
+        self.assertIn("layer 0: column 1: ", message)
+        self.assertIn("this is tier 1 of 3, k=center+hadamard+int8, v=turbo(bits=5): name "
+                      "stores that fit, waterfill(budget=...) | tiers=[...]", message)
+
     def test_specs_that_make_no_sense_are_quoted_with_a_column(self):
         for spec in ["snapkw(budget=25%)", "snapkv", "none | kv=int9", "none | kv=f16 junk",
                      "none | tail=x", "snapkv(budget=0)", "[none]", "[none,none]", ""]:
