@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -26,11 +28,19 @@ struct HeadRows {
 
   bool complete() const {
     return positions != nullptr && tiers != nullptr && keys != nullptr && values != nullptr &&
-           positions->shape.size() == 1 && tiers->shape == positions->shape &&
-           keys->shape.size() == 2 && values->shape.size() == 2 &&
-           keys->shape[0] == positions->shape[0] && values->shape[0] == positions->shape[0];
+           tiers->type == eval::TensorType::kI32 && positions->shape.size() == 1 &&
+           tiers->shape == positions->shape && keys->shape.size() == 2 &&
+           values->shape.size() == 2 && keys->shape[0] == positions->shape[0] &&
+           values->shape[0] == positions->shape[0];
   }
   std::int64_t rows() const { return positions->shape[0]; }
+  void CountTiers(std::map<std::int32_t, std::int64_t>& counts) const {
+    for (std::size_t r = 0; r < static_cast<std::size_t>(rows()); ++r) {
+      std::int32_t tier = 0;
+      std::memcpy(&tier, tiers->bytes.data() + r * sizeof tier, sizeof tier);
+      ++counts[tier];
+    }
+  }
 };
 
 // [layer][head]
@@ -67,6 +77,18 @@ std::optional<Layers> CompactedLayers(const eval::Safetensors& file) {
   return layers;
 }
 
+// "4 exact, 20 in tier 0, 7 in tier 1", numbered as docs/cli.md says; empty where all are
+// in one.
+std::string TiersText(const std::map<std::int32_t, std::int64_t>& tiers) {
+  if (tiers.size() < 2) return "";
+  std::string text;
+  for (const auto& [tier, rows] : tiers) {
+    text += StrCat(text.empty() ? "" : ", ", rows,
+                   tier < 0 ? std::string(" exact") : StrCat(" in tier ", tier));
+  }
+  return text;
+}
+
 void PrintLayers(const Layers& layers) {
   Table table;
   table.AddColumn("layer", "");
@@ -74,20 +96,23 @@ void PrintLayers(const Layers& layers) {
   table.AddColumn("key", "dim");
   table.AddColumn("value", "dim");
   table.AddColumn("rows", "all heads");
-  table.AddColumn("rows per head", "", Align::kLeft);
+  table.AddColumn("rows", "per head");
+  table.AddColumn("rows per tier", "", Align::kLeft);
   for (const auto& [layer, heads] : layers) {
     const HeadRows& first = heads.begin()->second;
     std::int64_t total = 0;
     std::int64_t least = first.rows();
     std::int64_t most = first.rows();
+    std::map<std::int32_t, std::int64_t> tiers;
     for (const auto& [head, rows] : heads) {
+      rows.CountTiers(tiers);
       total += rows.rows();
       least = std::min(least, rows.rows());
       most = std::max(most, rows.rows());
     }
     table.AddRow({StrCat(layer), StrCat(heads.size()), StrCat(first.keys->shape[1]),
                   StrCat(first.values->shape[1]), StrCat(total),
-                  least == most ? StrCat(least) : StrCat(least, " to ", most)});
+                  least == most ? StrCat(least) : StrCat(least, " to ", most), TiersText(tiers)});
   }
   table.Print(stdout);
 }

@@ -18,6 +18,20 @@ std::string Losses(const StateInfo& info) {
   return text;
 }
 
+// "k=int8, v=int4", or where rows are in more than one store "4 exact; 96 of k=int8, v=int4".
+std::string StoresText(const SavedLayer& layer, const LayerReport& report) {
+  std::vector<std::string> held;
+  for (const auto& [store, bytes] : report.stores) {
+    if (bytes.rows_kept == 0) continue;
+    held.push_back(store == "exact" ? StrCat(bytes.rows_kept, " exact")
+                                    : StrCat(bytes.rows_kept, " of ", store));
+  }
+  if (held.size() < 2) held = layer.stores;
+  std::string text;
+  for (const std::string& store : held) text += StrCat(text.empty() ? "" : "; ", store);
+  return text;
+}
+
 void PrintLayers(const StateInfo& info, const Cache& cache) {
   Table table;
   table.AddColumn("layer", "");
@@ -33,10 +47,7 @@ void PrintLayers(const StateInfo& info, const Cache& cache) {
   for (int i = 0; i < cache.layers(); ++i) {
     const LayerSpec& spec = cache.layer(i);
     const LayerReport report = cache.ReportLayer(i);
-    std::string stores;
-    for (const std::string& store : info.layers[i].stores) {
-      stores += StrCat(stores.empty() ? "" : "; ", store);
-    }
+    const std::string stores = StoresText(info.layers[i], report);
     table.AddRow({StrCat(spec.layer), StrCat(spec.query_heads), StrCat(spec.kv_heads),
                   StrCat(spec.key_dim), StrCat(spec.value_dim),
                   spec.sliding_window > 0 ? StrCat(spec.sliding_window) : "all",
@@ -64,6 +75,11 @@ Status PrintSavedCache(const std::string& path) {
               cache.oldest_exact_position());
   std::printf("lost:      %s\n\n", Losses(info).c_str());
   PrintLayers(info, cache);
+  std::int64_t demoted = 0;
+  for (int i = 0; i < cache.layers(); ++i) demoted += cache.ReportLayer(i).demoted_rows;
+  if (demoted > 0)
+    std::printf("\ndemoted: %s rows moved to a colder store after the prompt\n",
+                StrCat(demoted).c_str());
   return {};
 }
 

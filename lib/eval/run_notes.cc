@@ -44,6 +44,20 @@ void Collect(const PipelineResult& pipeline, int number, TextOf text_of, Groups&
   }
 }
 
+// Of demote=yes, over all layers.
+std::vector<std::string> DemotedLines(std::span<const PipelineResult> pipelines) {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < pipelines.size(); ++i) {
+    std::int64_t rows = 0;
+    for (const LayerResult& layer : pipelines[i].layers) rows += layer.report.demoted_rows;
+    if (rows > 0) {
+      lines.push_back(
+          StrCat("demoted: ", rows, " rows moved to a colder store after the prompt: ", i + 1));
+    }
+  }
+  return lines;
+}
+
 }  // namespace
 
 std::vector<std::string> RunNotes(std::span<const PipelineResult> pipelines) {
@@ -61,7 +75,7 @@ std::vector<std::string> RunNotes(std::span<const PipelineResult> pipelines) {
     Collect(
         pipelines[i], number, [](const LayerReport& r) { return r.note; }, notes);
   }
-  std::vector<std::string> lines;
+  std::vector<std::string> lines = DemotedLines(pipelines);
   for (const auto& [path, numbers] : paths) {
     lines.push_back(StrCat("not on fused kernels: ", path, ": ", numbers));
   }

@@ -107,6 +107,16 @@ class Commands(CliTest):
         self.assertRegex(text, r"(?m)^ *29 +3 +64 +64 +768 +256$")
         self.assertIn("is not a name of kv-trace 1", self.complaint("compare", out, "-p", "none"))
 
+    def test_inspect_shows_the_rows_of_each_tier(self):
+        out = self.path("tiers.safetensors")
+        self.results("compact", TRACE, "-p",
+                     "snapkv(budget=50%) | kv=int8 | cold(25%)={kv=int4} | exact_sinks=4", "-o", out)
+        # Of 512 rows in each of 3 heads 4 are exact and 256 cold.
+        self.assertRegex(self.results("inspect", out),
+                         r"(?m)^ *29 +3 +64 +64 +1536 +512 +12 exact, 756 in tier 0, 768 in tier 1$")
+        golden = os.path.join(SOURCE_DIR, "tests", "golden", "state", "v2_tiers.kvs")
+        self.assertRegex(self.results("inspect", golden), r"\d+ exact; \d+ of k=.*; \d+ of k=")
+
     def test_inspect_checks_a_saved_cache_and_shows_what_it_holds(self):
         golden = os.path.join(SOURCE_DIR, "tests", "golden", "state", "v1_stored.kvs")
         text = self.results("inspect", golden)
@@ -115,7 +125,7 @@ class Commands(CliTest):
                          "next 60, exact again from 60",
                          "rows are stored rounded, tokens have no row any more"]:
             self.assertIn(expected, text)
-        self.assertRegex(text, r"(?m)^ *0 +2 +2 +16 +24 +all +60 +80 +\d+\.\d +k=center\+turbo")
+        self.assertRegex(text, r"(?m)^ *0 +2 +2 +16 +24 +all +60 +80 +\d+\.\d +12 exact; 68 of k=center\+turbo")
         with open(golden, "rb") as file:
             state = bytearray(file.read())
         state[-20] ^= 1
