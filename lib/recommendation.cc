@@ -9,9 +9,9 @@ constexpr Recommendation kRecommendations[] = {
     {"a size is given: from 2.5 to 32 times smaller than f16", "best(8x)",
      "every row is stored as well as it is needed, and copies and late questions were taken into "
      "account (docs/tiers.md)"},
-    {"the prompt will be copied from, quoted, edited, or asked about later",
-     "none | k=center+turbo4, v=turbo4 | exact_sinks=4",
-     "4 bits cost less than dropping half of the rows does, and a dropped row cannot be copied"},
+    {"the prompt will be copied from, quoted, edited, or asked about later, and no row may go",
+     "none | k=center+turbo5, v=turbo3 | exact_sinks=4",
+     "4 bits a value cost less than dropping half of the rows does, and a dropped row cannot be copied"},
     {"it ends with what it is asked: a chat's last turn, a question about a document",
      "snapkv(budget=50%,pool=max:15) | k=center+turbo4, v=turbo4 | exact_sinks=4",
      "the window keeps what is asked in it, and a pool as wide as a fact keeps whole facts"},
