@@ -9,7 +9,9 @@
 #include "lib/head_bytes.h"
 #include "lib/kept_positions.h"
 #include "lib/plan_limits.h"
+#include "lib/planned_bytes.h"
 #include "lib/staging.h"
+#include "lib/tier_store.h"
 
 namespace kvsieve {
 namespace {
@@ -62,6 +64,7 @@ class Planner {
     RowBounds rows;
     std::optional<std::int64_t> limit_bytes;  // kept bytes do not pass it
   };
+  BytePlan BoundOfPlan() const;
   Result<Forecast> Foresee(std::int64_t total_rows) const;
   Result<Forecast> Foresee(const Totals& totals) const;
   Result<Totals> FindTotals(const ByteBudget& budget) const;
@@ -93,7 +96,7 @@ Status Planner::Build() {
     HeadSetting setting;
     setting.layer = layer;
     for (int tier = 0; tier < pipeline_.TiersOf(i, count); ++tier) {
-      Result<LayerStore> store = BuildStore(pipeline_.StoreFor(i, count, tier), layer);
+      Result<LayerStore> store = BuildTierStore(pipeline_, i, count, tier, layer);
       if (!store.ok()) {
         return Status(store.error().code,
                       StrCat("layer ", layer.layer, ": ", store.error().message));
@@ -103,7 +106,7 @@ Status Planner::Build() {
     for (const ColdRows& cold : pipeline_.tier_rule().cold) {
       setting.cold_rows.push_back(cold.RowsOf(request_.prompt_tokens));
     }
-    if (setting.stores.size() > 1 && setting.group_rows() > 1) {
+    if (setting.stores.size() > 1 && setting.group_rows() > 1 && !pipeline_.plans_tiers()) {
       return Status::Unsupported("plan: cold tiers with codec channel are not planned");
     }
     setting.shape.key_type = request_.key_type;
@@ -327,7 +330,18 @@ ByteRange Planner::StagedBytes(const Forecast* forecast) const {
   return staged;
 }
 
+// Of waterfill only the most is told.
+BytePlan Planner::BoundOfPlan() const {
+  std::vector<ByteReport> seen;
+  for (std::size_t i = 0; i < layers_.size(); ++i) seen.push_back(Seen(i, 0));
+  BytePlan plan = BoundPlanned(*pipeline_.evictor(), settings_, seen);
+  const ByteRange staged = StagedBytes(nullptr);
+  plan.prefill_peak = {staged.least, staged.most + plan.resident.most};
+  return plan;
+}
+
 Result<BytePlan> Planner::Run() {
+  if (pipeline_.plans_tiers()) return BoundOfPlan();
   std::optional<Forecast> forecast;
   Totals totals;
   if (pipeline_.evictor() != nullptr && request_.prompt_tokens > 0 && ranked_heads() > 0) {

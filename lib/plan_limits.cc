@@ -29,10 +29,11 @@ Status CheckRequest(const Pipeline& pipeline, const PlanRequest& request) {
     }
   }
   if (pipeline.plans_tiers()) {
+    if (request.decode_tokens == 0) return Status::Ok();
     return Status::Unsupported(
-        StrCat("plan: which rows go to which tier depends on the data, but their kept bytes are at "
-               "most what the budget says: ",
-               pipeline.evictor()->byte_budget()->ToString()));
+        StrCat("plan: the budget in bytes of waterfill and best does not "
+               "count ",
+               request.decode_tokens, " decode tokens; plan with none"));
   }
   if (pipeline.tiers() > 1) KVS_RETURN_IF_ERROR(CheckTiers(pipeline));
   if (pipeline.schedule().kind == Schedule::Kind::kEvery && request.decode_tokens > 0) {

@@ -11,7 +11,8 @@ constexpr Recommendation kRecommendations[] = {
      "account (docs/tiers.md)"},
     {"the prompt will be copied from, quoted, edited, or asked about later, and no row may go",
      "none | k=center+turbo5, v=turbo3 | exact_sinks=4",
-     "4 bits a value cost less than dropping half of the rows does, and a dropped row cannot be copied"},
+     "4 bits a value cost less than dropping half of the rows does, and a dropped row cannot be "
+     "copied"},
     {"it ends with what it is asked: a chat's last turn, a question about a document",
      "snapkv(budget=50%,pool=max:15) | k=center+turbo4, v=turbo4 | exact_sinks=4",
      "the window keeps what is asked in it, and a pool as wide as a fact keeps whole facts"},

@@ -61,6 +61,7 @@ Result<FitResult> Fit(const Pipeline& pipeline, const FitReport& report) {
   FitResult result;
   result.typed = pipeline.Typed();
   result.canonical = pipeline.Canonical();
+  result.at_most = pipeline.plans_tiers();
   KVS_ASSIGN_OR_RETURN(result.plan, PlanBytes(pipeline, report.model.caches, report.request));
   if (report.memory_bytes) {
     result.verdict = Judge(result.plan.resident, *report.memory_bytes);
@@ -80,13 +81,10 @@ Status FitGiven(const std::vector<std::string>& specs, FitReport& report) {
   return {};
 }
 
-// Of those that the model can have, the ones that fit; all of them without a limit. Plans
-// such as best(8x) are left out: they take what they are given, and what that costs depends on the
-// data.
+// Of those that the model can have, the ones that fit; all of them without a limit.
 Status FitSuggested(Context& context, FitReport& report) {
   for (const Suggestion& suggestion : Suggestions()) {
     KVS_ASSIGN_OR_RETURN(const auto pipeline, ParsePipeline(suggestion.spec));
-    if (pipeline->plans_tiers()) continue;
     Result<FitResult> result = Fit(*pipeline, report);
     if (!result.ok()) {
       Warn(context.quiet,

@@ -35,7 +35,8 @@ std::string LongestText(std::int64_t tokens) {
 std::string Range(const ByteRange& range, const ByteUnit& unit) {
   const std::string most = Fixed(static_cast<double>(range.most) / unit.bytes, 1);
   const std::string least = Fixed(static_cast<double>(range.least) / unit.bytes, 1);
-  return least == most ? most : StrCat(least, "..", most);
+  if (least == most) return most;
+  return range.least == 0 ? StrCat("<=", most) : StrCat(least, "..", most);
 }
 
 double Ratio(const BytePlan& plan) {
@@ -154,6 +155,7 @@ Json ResultJson(const FitResult& result, bool suggested) {
   }
   Json out = {{"spec", result.canonical},
               {"typed", result.typed},
+              {"at_most", result.at_most},
               {"kept", RangeJson(plan.kept.least, plan.kept.most)},
               {"resident", RangeJson(plan.resident.least, plan.resident.most)},
               {"prefill_peak", RangeJson(plan.prefill_peak.least, plan.prefill_peak.most)},
@@ -182,6 +184,9 @@ void PrintFit(std::FILE* out, const FitReport& report) {
                       ? StrCat(" and ", report.request.decode_tokens, " after them")
                       : "",
                   ", rows come as ", ElementName(report.request.key_type)));
+  if (std::ranges::any_of(report.results, &FitResult::at_most)) {
+    PrintWrapped(out, "<=: at most. Scores decide what a plan keeps, its budget how much that is");
+  }
   for (const std::string& note : report.model.notes) PrintWrapped(out, StrCat("note: ", note));
   if (report.memory_bytes) {
     PrintWrapped(out, StrCat("fits: resident, at most, in ", *report.memory_bytes,

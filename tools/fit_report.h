@@ -19,6 +19,7 @@ struct FitResult {
   std::string typed;
   std::string canonical;
   BytePlan plan;
+  bool at_most = false;         // a plan by scores: nothing is known but the most
   std::optional<double> error;  // of a suggestion
   // With --mem only.
   std::optional<Verdict> verdict;

@@ -10,6 +10,8 @@
 //   - rows of each head under split=adaptive, and of all under select=threshold, top_p;
 //   - rows of a budget in bytes, which kept bytes come near to from below;
 //   - room for rows to come, once there were decode tokens: buffers grow by half.
+// Of waterfill only the most is told (least is 0): its budget, or what must stay where that is
+// more.
 // Not told: scratch_peak_bytes, which depends on workers and on how lists grew.
 #ifndef KVSIEVE_PLAN_BYTES_H_
 #define KVSIEVE_PLAN_BYTES_H_
@@ -61,8 +63,8 @@ struct BytePlan {
 };
 
 // Errors: as Cache::Create; negative numbers; what is not planned, by name: decode tokens under
-// schedule=every(n), and cold tiers together with schedule=per_chunk, a budget in bytes, the codec
-// channel, or heads that keep as many rows as scores say.
+// schedule=every(n) or of waterfill, and cold tiers together with schedule=per_chunk, a budget in
+// bytes, the codec channel, or heads that keep as many rows as scores say.
 Result<BytePlan> PlanBytes(const Pipeline& pipeline, std::span<const LayerSpec> layers,
                            const PlanRequest& request);
 

@@ -132,6 +132,38 @@ INSTANTIATE_TEST_SUITE_P(
                       "random(budget=3x,split=adaptive)", "random(budget=2x,split=pyramid)",
                       "random(budget=2x,select=threshold:0.5)"));
 
+// Of plans only the most is known: the budget wherever what must stay is less.
+TEST(PlanBytes, PlansTakeTheirBudgetAtMost) {
+  const std::string stores = "tiers=[kv=int8; k=turbo4, v=turbo3; kv=turbo2]";
+  for (const std::string& spec :
+       {std::string("waterfill(budget=6x,window=8) | ") + stores,
+        "waterfill(budget=40kB,window=8) | " + stores + " | tail=20",
+        "waterfill(budget=5x,window=8,scope=layer) | " + stores + " | exact_sinks=10",
+        "waterfill(budget=5x,window=8,scope=kv_head) | " + stores,
+        "waterfill(budget=100x,window=32) | " + stores, "waterfill(budget=1GiB) | " + stores,
+        std::string("waterfill(budget=4x,window=8) | tiers=[kv=int8; kv=channel(bits=2,group=16)] "
+                    "| tail=16"),
+        std::string("best(3.7x) | tail=5"), std::string("best(8x)")}) {
+    for (const std::int64_t tokens : {2, 90, 331, 1500}) {
+      PlanRequest request;
+      request.prompt_tokens = tokens;
+      ExpectPlanHolds(spec, MixedLayers(), request);
+      request.chunk_tokens = 37;
+      ExpectPlanHolds(spec, MixedLayers(), request);
+    }
+  }
+  PlanRequest request;
+  request.prompt_tokens = 4096;
+  const BytePlan plan = MustPlan("best(8x)", MixedLayers(), request);
+  EXPECT_EQ(plan.kept.most, plan.bytes.most.full_bytes() / 8);
+  EXPECT_EQ(plan.kept.least, 0);
+  EXPECT_GT(plan.resident.most, plan.kept.most);
+  request.decode_tokens = 1;
+  const Result<BytePlan> decode = PlanBytes(*MustParse("best(8x)"), MixedLayers(), request);
+  ASSERT_FALSE(decode.ok());
+  EXPECT_NE(decode.error().message.find("1 decode tokens"), std::string::npos);
+}
+
 // Tiers have known numbers of rows, but for protected rows that may lie in the exact tail.
 TEST(PlanBytes, HoldsWhatTiersTake) {
   for (const char* evict :
@@ -236,9 +268,9 @@ TEST(PlanBytes, OnlyPositionsAreOpenUnderAnEvenSplit) {
   EXPECT_EQ(plan.bytes.least.payload_bytes, plan.bytes.most.payload_bytes);
   EXPECT_EQ(plan.bytes.least.scale_bytes, plan.bytes.most.scale_bytes);
   EXPECT_EQ(plan.bytes.most.rows_kept, 3 * 2 * 250);
-  // One position at least of sinks and tier; at most the 246 rows kept are split over all 996 behind
-  // the sinks: of one low bit each, 3 times 64 in 8 bytes with a mark of 4 and 54 in 7; and a bit
-  // each among 995 / 2 high ones, 743 bits in 93 bytes.
+  // One position at least of sinks and tier; at most the 246 rows kept are split over all 996
+  // behind the sinks: of one low bit each, 3 times 64 in 8 bytes with a mark of 4 and 54 in 7; and
+  // a bit each among 995 / 2 high ones, 743 bits in 93 bytes.
   EXPECT_EQ(plan.kept.most - plan.kept.least, 6 * (3 * 12 + 7 + 93 - 4));
   // Without exact sinks first and last row are known, so that their bytes are.
   EXPECT_TRUE(MustPlan("snapkv(budget=25%) | kv=int8", layers, request).kept.exact());

@@ -40,7 +40,7 @@ class Fit(CliTest):
         with open(config, "w") as file:
             json.dump({"num_hidden_layers": 5, "hidden_size": 576, "num_attention_heads": 9,
                        "num_key_value_heads": 3}, file)
-        for spec in ["none | kv=q4_0", SPEC, "snapkv(budget=6x) | kv=int8",
+        for spec in ["none | kv=q4_0", SPEC, "snapkv(budget=6x) | kv=int8", "best(8x)",
                      "snapkv(budget=25%,split=adaptive) | kv=int4"]:
             measured = self.json_of("report", TRACE, "-p", spec, "--json", "-")["pipelines"][0]
             planned = self.json_of("fit", "--model", config, "--ctx", "1024", "-p", spec, "--json",
@@ -51,6 +51,24 @@ class Fit(CliTest):
                 self.assertGreaterEqual(bounds["most"], measured["bytes"][field], (spec, field))
             self.assertLessEqual(planned["kept"]["least"], measured["bytes"]["kept_bytes"])
             self.assertGreaterEqual(planned["kept"]["most"], measured["bytes"]["kept_bytes"])
+
+    def test_of_plans_the_most_is_told_and_called_so(self):
+        command = ["fit", "--model", model("dense"), "--ctx", "32768", "-p", "best(8x)"]
+        plan = self.json_of(*command, "--json", "-")["pipelines"][0]
+        # 128 KiB a token at f16.
+        self.assertEqual(plan["kept"], {"least": 0, "most": 32768 * 131072 // 8})
+        self.assertTrue(plan["at_most"])
+        self.assertGreater(plan["resident"]["most"], plan["kept"]["most"])
+        self.assertFalse(self.fit("dense", 32768, "-p", SPEC)["pipelines"][0]["at_most"])
+        text = self.results(*command)
+        self.assertIn(" <=512.0 ", text)
+        self.assertIn("<=: at most.", text)
+        self.assertNotIn("<=", self.results(*command[:-1], SPEC))
+        resident = plan["resident"]["most"]
+        self.assertEqual(self.exit_code(*command[1:], "--mem", f"{resident}B"), 0)
+        self.assertEqual(self.exit_code(*command[1:], "--mem", f"{resident - 1}B"), 1)
+        self.assertIn("maybe", self.run_cli(*command, "--mem", f"{resident - 1}B").stdout)
+        self.assertIn("5 decode tokens", self.complaint(*command, "--decode", "5"))
 
     def test_the_answer_is_the_exit_code(self):
         arguments = ["--model", model("dense"), "--ctx", "131072", "-p", "none | kv=f16"]
@@ -93,8 +111,6 @@ class Fit(CliTest):
         self.assertLess(0, len(fitting))
         self.assertLess(len(fitting), len(every))
         recommended = {one["spec"] for one in self.json_of("list", "--json")["recommended"]}
-        # Plans take what they are given, which is no news.
-        recommended = {spec for spec in recommended if not spec.startswith("best(")}
         self.assertLessEqual(recommended, {plan["typed"] for plan in every})
         for plan in fitting:
             self.assertLessEqual(plan["resident"]["most"], memory)
