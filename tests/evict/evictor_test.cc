@@ -189,6 +189,27 @@ TEST(Evictor, ObservationsThatContradictThemselvesAreErrors) {
             "layer 0 head 0: keys are 100 x 16, expected 100 x 17");
   EXPECT_EQ(message([](auto&, auto& heads) { heads[1].values = heads[1].keys; }),
             "layer 0 head 1: values are 100 x 16, expected 100 x 8");
+  const auto with_position = [&](std::size_t row, TokenPos position) {
+    std::vector<TokenPos> positions(observed.observation().heads[0].positions.begin(),
+                                    observed.observation().heads[0].positions.end());
+    positions[row] = position;
+    return message([&](auto&, auto& heads) { heads[1].positions = positions; });
+  };
+  EXPECT_EQ(with_position(0, -1),
+            "layer 0 head 1: position -1 is negative or not greater than the one before");
+  EXPECT_EQ(with_position(9, 8),
+            "layer 0 head 1: position 8 is negative or not greater than the one before");
+}
+
+// Bytes are the cache's to turn into rows: an evictor knows none.
+TEST(Evictor, ABudgetInBytesIsNotDecidedHere) {
+  const Observed observed(RandomLayer({2, 2, 16, 8, 100, 64}, 6));
+  SerialParallel serial;
+  const Observation observation = observed.observation();
+  const auto decided = MustMake("key_norm(budget=4x)")->Decide({&observation, 1}, serial, nullptr);
+  ASSERT_FALSE(decided.ok());
+  EXPECT_EQ(decided.message(),
+            "budget 4x is in bytes: rank first, then select the rows that fit (option budget)");
 }
 
 // Heads that an earlier eviction left with different rows, one of them with none.

@@ -316,6 +316,9 @@ TEST(PlanBytes, ErrorsSayWhatIsWrong) {
   EXPECT_NE(error_of("random(budget=9,split=adaptive) | kv=int8 | cold(9)={kv=int4}", prompt)
                 .find("cold tiers of heads"),
             std::string::npos);
+  EXPECT_NE(error_of("random(budget=90) | kv=int8 | cold(9)={kv=channel(bits=4)}", prompt)
+                .find("cold tiers with codec channel are not planned"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -98,6 +98,17 @@ TEST(PositionList, FewFarPositionsAreAList) {
   EXPECT_EQ(ReadAll(list), far);
 }
 
+TEST(PositionList, AListForgetsItsFirstRows) {
+  TestAllocator allocator;
+  PositionList list = MustBuild(allocator, {7, 1000000000, 1500000000, 2000000000});
+  ASSERT_EQ(list.live_bytes(), 4 * 4);  // a list: 4 bytes a row
+  list.DropFront(1);
+  EXPECT_EQ(ReadAll(list), (std::vector<TokenPos>{1000000000, 1500000000, 2000000000}));
+  MustAppend(allocator, {2000000007}, &list);
+  list.DropFront(2);
+  EXPECT_EQ(ReadAll(list), (std::vector<TokenPos>{2000000000, 2000000007}));
+}
+
 // Each of `rows` rows somewhere in its share of rows * every positions, or all at the ends of it.
 std::vector<TokenPos> Scattered(std::int64_t rows, std::int64_t every, bool at_ends,
                                 std::mt19937& random) {

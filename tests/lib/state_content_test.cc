@@ -165,6 +165,30 @@ TEST(StateContent, BitmapsAndListsThatCannotBeAreNamed) {
   const std::size_t list = 44 + 32 + 8 + 24 + 16 + 24;
   ExpectRefused(Changed(Saved(sparse), list + 4, 2100000000, 4), cache,
                 {"tier 0", "positions", "2000000000 of row 2", "2100000000"});
+  ExpectRefused(Changed(Saved(sparse), list + 8, 2000000001, 4), cache,
+                {"tier 0", "a list from 0 to 2000000001, expected 0 to 2000000000"});
+  ExpectRefused(Changed(Saved(sparse), list, 1, 4), cache,
+                {"tier 0", "a list from 1 to 2000000000, expected 0 to 2000000000"});
+}
+
+// Sinks 0..3 exact, then a tier of 36 rows with the mean of K.
+TEST(StateContent, SinksAndStatisticsThatCannotBeAreNamed) {
+  Life life;
+  life.layers = {MakeLayer(1, 1, 16, 16)};
+  life.spec = "none | k=center+int8, v=int8 | exact_sinks=4";
+  life.prompt_rows = 40;
+  const Bytes state = Saved(life.At(Stage::kFinished));
+  Cache cache = life.Empty();
+  const std::size_t sinks_end = 28;
+  ASSERT_EQ(Changed(state, sinks_end, 4, 4), state);
+  ExpectRefused(Changed(state, sinks_end, 3, 4), cache,
+                {"layer 0", "head 0", "sinks", "end at position 3, past 3"});
+  const std::size_t tier = 44 + 16 + 8 + 24 + 4 * 2 * 16 * 4;
+  const std::uint32_t infinity = 0x7F800000;
+  for (const std::size_t number : {0, 15}) {
+    ExpectRefused(Changed(state, tier + 16 + number * 4, infinity, 4), cache,
+                  {"layer 0", "head 0", "tier 0", "statistics", "NaN or Inf"});
+  }
 }
 
 // V would be read past the end of its row.

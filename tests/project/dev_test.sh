@@ -19,7 +19,7 @@ done
 
 # A mistake is one line and exit code 2.
 for mistake in nonsense 'help nonsense' 'build nonsense' 'sanitize nonsense' 'setup nonsense' \
-  'stress nonsense' 'bench --peers nonsense'; do
+  'stress nonsense' 'memcheck nonsense' 'bench --peers nonsense'; do
   code=0
   # shellcheck disable=SC2086  # two words
   lines=$(./dev $mistake 2>&1) || code=$?

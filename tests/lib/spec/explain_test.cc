@@ -61,6 +61,71 @@ TEST(Explain, ListsOverridesAndExactRows) {
   ExpectContains(text, "66 at dim 128");
 }
 
+// Lines are broken where they get long.
+std::string OnOneLine(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const bool blank = c == ' ' || c == '\n';
+    if (!blank) line.push_back(c);
+    if (blank && !line.ends_with(' ')) line.push_back(' ');
+  }
+  return line;
+}
+
+TEST(Explain, SaysInWordsWhatEachOptionDoes) {
+  const struct {
+    std::string_view spec;
+    std::string_view words;
+  } cases[] = {
+      {"snapkv(budget=64)", "keeps 64 rows of each head"},
+      {"snapkv(budget=25%)", "keeps 25% of each head's rows, rounded up"},
+      {"snapkv(budget=auto)",
+       "auto: a quarter of each head's rows, at least 1024 and at most 4096"},
+      {"snapkv(budget=1MiB)",
+       "as many rows as keep kept_bytes, right after the prompt, at or "
+       "below 1048576 bytes; positions, statistics, tail"},
+      {"snapkv(budget=2.5x)", "at or below full_bytes / 2.5; positions"},
+      {"waterfill(budget=8x) | tiers=[kv=int8; kv=int4]",
+       "gives every row the tier, or none, that loses least for its bytes; 8x: as many rows"},
+      {"snapkv(budget=64,select=chunk:8)", "runs of 8 rows by mean score while they fit"},
+      {"snapkv(budget=64,select=block:16)", "blocks of 16 rows, as a paged cache cuts them"},
+      {"snapkv(budget=64,select=threshold:0.5)", "whose smoothed score reaches the threshold"},
+      {"snapkv(budget=64,select=top_p:0.9)", "the fewest best rows that hold this share"},
+      {"snapkv(budget=64,split=pyramid(beta=20))",
+       "linearly over the layers, the last has 1/20 of"},
+      {"snapkv(budget=64,split=adaptive(floor=0.3))",
+       "the heads of a layer compete by score, each keeps at least 0.3 of its budget"},
+      {"snapkv(budget=64,split=adaptive(scope=model))", "the heads of all layers compete by score"},
+      {"snapkv(budget=64) | kv=f16", "once: rows are scored and dropped when the prompt ends"},
+      {"random(budget=9) | schedule=per_chunk", "per_chunk: after each chunk, over the rows kept"},
+      {"random(budget=9) | schedule=every(16)",
+       "every(16): when the prompt ends, then again after so many tokens of decode"},
+      {"random(budget=9) | kv=int8 | cold(35%)={kv=int4} | cold(5)={kv=int2} | schedule=every(16) "
+       "| "
+       "demote=yes",
+       "demote yes: each selection moves rows that rank low to colder stores"},
+      {"velox_snapkv(budget=64)", "preset velox_snapkv The SnapKV cache of VeloxQuant-MLX."},
+  };
+  for (const auto& [spec, words] : cases) {
+    SCOPED_TRACE(spec);
+    ExpectContains(OnOneLine(Explained(spec, 128, 128)), words);
+  }
+}
+
+TEST(Explain, DescribesTheStoreOfEveryTier) {
+  // Per row: 128 codes and a scale of 2 bytes, or half the codes and, per group of 32, 4 bytes.
+  const std::string planned =
+      OnOneLine(Explained("waterfill(budget=8x) | tiers=[kv=int8; kv=int4(group=32)]", 128, 128));
+  ExpectContains(planned, "tier 0: also of decode rows keys and values, each: int8");
+  ExpectContains(planned, "130 at dim 128");
+  ExpectContains(planned, "tier 1 keys and values, each: int4");
+  ExpectContains(planned, "80 at dim 128 (64 codes + 16 scales)");
+  const std::string cold = OnOneLine(
+      Explained("recency(budget=90) | kv=f16 | cold(35%)={kv=int8} | cold(5)={kv=int4}", 128, 128));
+  ExpectContains(cold, "cold 35%: of the rows that stay the next lowest");
+  ExpectContains(cold, "cold 5: of the rows that stay the lowest keys and values, each: int4");
+}
+
 TEST(Explain, RefusesADimensionThatTheChainCannotStore) {
   const Result<Pipeline> pipeline = Pipeline::Parse("none | kv=int4(group=40)");
   ASSERT_TRUE(pipeline.ok());

@@ -243,6 +243,33 @@ TEST(MalformedSpec, TiersAndThePlanThatNeedsThemComeTogether) {
   for (const Case& c : cases) ExpectRefused(c, ErrorCode::kInvalidArgument);
 }
 
+TEST(MalformedSpec, ListsHaveALimit) {
+  std::string cold = "recency(budget=9)";
+  std::string tiers = "waterfill(budget=8x) | tiers=[kv=int8";
+  for (int i = 1; i < 16; ++i) {
+    if (i > 1) cold += StrCat(" | cold(", i, ")={kv=int4}");
+    tiers += "; kv=int4";
+  }
+  std::string mix = "mix(1*recency";
+  for (int i = 1; i < 16; ++i) mix += StrCat(",1*random(seed=", i, ")");
+  for (const std::string& most :
+       {cold + " | cold(99)={kv=int4}", tiers + "]", mix + ",budget=9)"}) {
+    const Result<Pipeline> pipeline = Pipeline::Parse(most);
+    EXPECT_TRUE(pipeline.ok()) << pipeline.message();
+  }
+  cold += " | cold(98)={kv=int4} | cold(99)={kv=int4}";
+  ExpectRefused({cold, static_cast<int>(cold.rfind("cold(99)")) + 1, {"15 cold(...) options"}},
+                ErrorCode::kInvalidArgument);
+  tiers += "; kv=int2]";
+  ExpectRefused({tiers, static_cast<int>(tiers.rfind("kv=int2")) + 1, {"more than 16 tiers"}},
+                ErrorCode::kInvalidArgument);
+  mix += ",1*key_norm,budget=9)";
+  ExpectRefused({mix, static_cast<int>(mix.rfind("1*key_norm")) + 1, {"more than 16 terms"}},
+                ErrorCode::kInvalidArgument);
+  ExpectRefused({"recency(budget=1.0000000001%)", 16, {"1.0000000001%", "more than 9 decimals"}},
+                ErrorCode::kInvalidArgument);
+}
+
 TEST(MalformedSpec, RecipesTakeAFactorAndBringAllStores) {
   const Case cases[] = {
       {"best", 1, {"best(8x)", "2.5x to 32x"}},
