@@ -26,6 +26,8 @@ function(kvs_part name)
                                            VISIBILITY_INLINES_HIDDEN ON)
 endfunction()
 
+set(KVS_TIMEOUT_FACTOR 1 CACHE STRING "How many times longer tests may take, for slow builds")
+
 # kvs_test(name SOURCES a.cc... LIBS lib... [TIMEOUT s]): one GoogleTest binary, one ctest entry.
 function(kvs_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS" ${ARGN})
@@ -38,6 +40,7 @@ function(kvs_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${KVS_TIMEOUT_FACTOR}")
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
