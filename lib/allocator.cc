@@ -3,10 +3,10 @@
 #include <sys/mman.h>
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 namespace kvsieve {
 namespace {
@@ -52,32 +52,17 @@ struct SizeClass {
   Slab* open;
 };
 
-// Never throws, as std::mutex may; sleeps while another thread holds it, which may be in mmap.
-class Lock {
- public:
-  void lock() {
-    while (flag_.test_and_set(std::memory_order_acquire)) flag_.wait(true);
-  }
-  void unlock() {
-    flag_.clear(std::memory_order_release);
-    flag_.notify_one();
-  }
-
- private:
-  std::atomic_flag flag_;
-};
-
 // Blocks come from slabs on huge pages, so that a store's blocks lie side by side; an empty slab
 // goes back to the system at once. Small tables come from the heap, large requests from mmap.
 class ArenaAllocator final : public Allocator {
  public:
   void* Allocate(std::size_t bytes) override {
     if (bytes > kSlabMax) return MapHuge(bytes);
-    lock_.lock();
+    mutex_.lock();
     SizeClass* size_class = bytes < kPage ? nullptr : Find(bytes, true);
     bool used_before = true;
     void* memory = size_class != nullptr ? TakeSlot(*size_class, &used_before) : nullptr;
-    lock_.unlock();
+    mutex_.unlock();
     if (size_class == nullptr) {
       memory = std::aligned_alloc(kBlockAlignment, RoundUp(bytes, kBlockAlignment));
     }
@@ -90,10 +75,10 @@ class ArenaAllocator final : public Allocator {
       munmap(memory, RoundUp(bytes, kPage));
       return;
     }
-    lock_.lock();
+    mutex_.lock();
     SizeClass* size_class = bytes < kPage ? nullptr : Find(bytes, false);
     if (size_class != nullptr) ReturnSlot(*size_class, memory);
-    lock_.unlock();
+    mutex_.unlock();
     if (size_class == nullptr) std::free(memory);
   }
 
@@ -156,7 +141,7 @@ class ArenaAllocator final : public Allocator {
     munmap(slab, kHugePage);
   }
 
-  Lock lock_;
+  std::mutex mutex_;
   std::array<SizeClass, 128> classes_{};
   std::size_t classes_used_ = 0;
 };
