@@ -44,12 +44,24 @@ void ExpectScores(const Rows& rows, const Rows& queries, int heads) {
   }
 }
 
-void ExpectSums(const Rows& rows, const std::vector<float>& weights, int heads) {
+std::vector<float> Weights(int count) {
+  const Rows random = GaussianRows(kHeadTile, kBlockRows, 22);
+  std::vector<float> weights(kHeadTile * kBlockRows);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    weights[i] = static_cast<int>(i) % kBlockRows < count ? std::fabs(random.values()[i]) : 0;
+  }
+  return weights;
+}
+
+// `accumulate` adds to the sums that it is given.
+template <class Accumulate>
+void ExpectSums(const Rows& rows, const std::vector<float>& weights, int heads,
+                Accumulate accumulate) {
   const auto count = static_cast<int>(rows.rows());
   const int dim = rows.dim();
   const int stride = AccumulatorStride(dim);
   std::vector<float> acc(static_cast<std::size_t>(kHeadTile * stride), 0.5F);
-  quant::PortableAccumulate({rows.row(0), count, dim, dim}, weights.data(), heads, acc.data());
+  accumulate(acc.data());
   for (int h = 0; h < kHeadTile; ++h) {
     for (int j = 0; j < stride; ++j) {
       const float sum = acc[h * stride + j];
@@ -74,18 +86,39 @@ TEST(Portable, SumsEqualDoubleSumsOnEveryTarget) {
       for (const int count : kCounts) {
         const Rows rows = GaussianRows(count, dim, 20);
         const Rows queries = GaussianRows(kHeadTile, dim, 21);
-        std::vector<float> weights(kHeadTile * kBlockRows);
-        const Rows random = GaussianRows(kHeadTile, kBlockRows, 22);
-        for (std::size_t i = 0; i < weights.size(); ++i) {
-          weights[i] = static_cast<int>(i) % kBlockRows < count ? std::fabs(random.values()[i]) : 0;
-        }
+        const std::vector<float> weights = Weights(count);
         for (int heads = 1; heads <= kHeadTile; ++heads) {
           ExpectScores(rows, queries, heads);
-          ExpectSums(rows, weights, heads);
+          ExpectSums(rows, weights, heads, [&](float* acc) {
+            quant::PortableAccumulate({rows.row(0), count, dim, dim}, weights.data(), heads, acc);
+          });
         }
       }
     }
   });
+}
+
+// What a codec calls that has no fused kernel.
+TEST(Portable, SumsOfACodecAreThoseOfItsDecodedRows) {
+  for (const char* text : {"f16", "int8", "int3(group=8)"}) {
+    for (const int dim : {16, 80, 256}) {
+      const auto chain = quant_test::MakeChainOrDie(text, dim, Side::kValue);
+      for (const int count : kCounts) {
+        SCOPED_TRACE(text);
+        const quant_test::Stored stored = quant_test::Store(chain, GaussianRows(count, dim, 23));
+        const Rows decoded = stored.Decode(count);
+        const std::vector<float> weights = Weights(count);
+        OnEveryTarget([&] {
+          for (int heads = 1; heads <= kHeadTile; ++heads) {
+            ExpectSums(decoded, weights, heads, [&](float* acc) {
+              quant::AccumulateDecoded(chain->codec(), stored.stats.data(), weights.data(), heads,
+                                       stored.blocks[0].ref(), count, acc);
+            });
+          }
+        });
+      }
+    }
+  }
 }
 
 TEST(Portable, NoRowsChangeNothing) {
