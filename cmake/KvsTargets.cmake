@@ -26,7 +26,12 @@ function(kvs_part name)
                                            VISIBILITY_INLINES_HIDDEN ON)
 endfunction()
 
+# kvs_timeout(test seconds)
 set(KVS_TIMEOUT_FACTOR 1 CACHE STRING "How many times longer tests may take, for slow builds")
+function(kvs_timeout test seconds)
+  math(EXPR seconds "${seconds} * ${KVS_TIMEOUT_FACTOR}")
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${seconds})
+endfunction()
 
 # kvs_test(name SOURCES a.cc... LIBS lib... [TIMEOUT s]): one GoogleTest binary, one ctest entry.
 function(kvs_test name)
@@ -40,8 +45,7 @@ function(kvs_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${KVS_TIMEOUT_FACTOR}")
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  kvs_timeout(${name} ${ARG_TIMEOUT})
 endfunction()
 
 # kvs_bench(name SOURCES a.cc... LIBS lib...): one Google Benchmark binary.

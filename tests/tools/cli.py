@@ -10,6 +10,7 @@ import unittest
 KVSIEVE = os.environ["KVSIEVE"]
 SOURCE_DIR = os.environ["KVS_SOURCE_DIR"]
 TRACE = os.path.join(SOURCE_DIR, "data", "smollm2-135m-small.safetensors")
+TIMEOUT_S = 120 * int(os.environ.get("KVS_TIMEOUT_FACTOR", "1"))  # of one run of the tool
 ESCAPE = "\x1b"
 
 
@@ -48,7 +49,7 @@ class CliTest(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def run_cli(self, *args, **environment):
-        return subprocess.run([KVSIEVE, *args], capture_output=True, text=True, timeout=120,
+        return subprocess.run([KVSIEVE, *args], capture_output=True, text=True, timeout=TIMEOUT_S,
                               stdin=subprocess.DEVNULL, env={**os.environ, **environment})
 
     def results(self, *args):
