@@ -6,6 +6,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,27 @@ using bench::RecordingAllocator;
 using bench::StagedCache;
 using bench::ThreadSeconds;
 
+// `ratio`: the median time of `peer` divided by that of `step`, which is the time reported. Before
+// each turn, untimed: `prepare`.
+template <class Prepare, class Peer, class Step>
+void TimeInTurns(benchmark::State& state, const char* ratio, Prepare prepare, Peer peer,
+                 Step step) {
+  std::vector<double> peer_times;
+  std::vector<double> step_times;
+  for (auto _ : state) {
+    prepare();
+    const auto start = ThreadSeconds();
+    peer();
+    const auto middle = ThreadSeconds();
+    step();
+    const auto end = ThreadSeconds();
+    peer_times.push_back(middle - start);
+    step_times.push_back(end - middle);
+    state.SetIterationTime(end - middle);
+  }
+  state.counters[ratio] = Median(peer_times) / Median(step_times);
+}
+
 void Attend(benchmark::State& state, const std::string& spec, const std::string& target,
             std::int64_t rows) {
   Check(SelectTarget(target));
@@ -33,19 +55,9 @@ void Attend(benchmark::State& state, const std::string& spec, const std::string&
   Cache cache = StagedCache(spec, prompt, allocator);
   Check(cache.FinishPrefill());
   bench::DecodeStep step(cache, rows);
-  std::vector<double> read_times;
-  std::vector<double> step_times;
-  for (auto _ : state) {
-    const auto start = ThreadSeconds();
-    benchmark::DoNotOptimize(allocator.ReadAll());
-    const auto middle = ThreadSeconds();
-    step.Run();
-    const auto end = ThreadSeconds();
-    read_times.push_back(middle - start);
-    step_times.push_back(end - middle);
-    state.SetIterationTime(end - middle);
-  }
-  state.counters["of_read"] = Median(read_times) / Median(step_times);
+  TimeInTurns(
+      state, "of_read", [] {}, [&] { benchmark::DoNotOptimize(allocator.ReadAll()); },
+      [&] { step.Run(); });
   state.counters["MB"] = static_cast<double>(allocator.bytes()) * 1e-6;
   Check(SelectTarget(""));
 }
@@ -60,38 +72,21 @@ void AttendDraft(benchmark::State& state, const std::string& spec, int kv_heads,
   Check(cache.FinishPrefill());
   bench::DecodeStep single(cache, kRows);
   bench::DecodeStep draft(cache, kRows, tokens);
-  std::vector<double> single_times;
-  std::vector<double> draft_times;
-  for (auto _ : state) {
-    const auto start = ThreadSeconds();
+  const auto singles = [&] {
     for (int i = 0; i < tokens; ++i) single.Run();
-    const auto middle = ThreadSeconds();
-    draft.Run();
-    const auto end = ThreadSeconds();
-    single_times.push_back(middle - start);
-    draft_times.push_back(end - middle);
-    state.SetIterationTime(end - middle);
-  }
-  state.counters["of_single"] = Median(single_times) / Median(draft_times);
+  };
+  TimeInTurns(
+      state, "of_single", [] {}, singles, [&] { draft.Run(); });
 }
 
 void Compact(benchmark::State& state, const std::string& spec, std::int64_t rows) {
   RecordingAllocator allocator;
   const Prompt prompt(rows);
-  std::vector<double> read_times;
-  std::vector<double> finish_times;
-  for (auto _ : state) {
-    Cache cache = StagedCache(spec, prompt, allocator);
-    const auto start = ThreadSeconds();
-    benchmark::DoNotOptimize(allocator.ReadAll());
-    const auto middle = ThreadSeconds();
-    Check(cache.FinishPrefill());
-    const auto end = ThreadSeconds();
-    read_times.push_back(middle - start);
-    finish_times.push_back(end - middle);
-    state.SetIterationTime(end - middle);
-  }
-  state.counters["of_read"] = Median(read_times) / Median(finish_times);
+  std::optional<Cache> cache;
+  TimeInTurns(
+      state, "of_read", [&] { cache.emplace(StagedCache(spec, prompt, allocator)); },
+      [&] { benchmark::DoNotOptimize(allocator.ReadAll()); },
+      [&] { Check(cache->FinishPrefill()); });
 }
 
 void Register() {

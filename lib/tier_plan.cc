@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -36,6 +35,12 @@ struct Step {
     return price == other.price && head == other.head && row == other.row;
   }
 };
+
+std::int64_t SumOf(std::span<const PlannedHead> heads, std::int64_t (PlannedHead::*bytes)() const) {
+  return std::accumulate(
+      heads.begin(), heads.end(), std::int64_t{0},
+      [&](std::int64_t sum, const PlannedHead& head) { return sum + (head.*bytes)(); });
+}
 
 // Some heads that share a budget.
 class GroupPlan {
@@ -89,18 +94,10 @@ class GroupPlan {
                 [&](std::int64_t h, int) { heads_[h].RaiseTo(PriceOf(price_bits)); });
   }
 
-  std::int64_t Bytes() const {
-    return std::accumulate(
-        heads_.begin(), heads_.end(), std::int64_t{0},
-        [](std::int64_t sum, const PlannedHead& head) { return sum + head.bytes(); });
-  }
+  std::int64_t Bytes() const { return SumOf(heads_, &PlannedHead::bytes); }
 
   // What is really kept, for the notes.
-  std::int64_t KeptBytes() const {
-    return std::accumulate(
-        heads_.begin(), heads_.end(), std::int64_t{0},
-        [](std::int64_t sum, const PlannedHead& head) { return sum + head.KeptBytes(); });
-  }
+  std::int64_t KeptBytes() const { return SumOf(heads_, &PlannedHead::KeptBytes); }
 
   // Steps with a price in [least, below), best first, until one does not fit.
   void TakeSteps(std::uint32_t least, std::uint32_t below) {
@@ -224,11 +221,7 @@ class TierPlan {
     return decision;
   }
 
-  std::int64_t bytes() const {
-    return std::accumulate(
-        heads_.begin(), heads_.end(), std::int64_t{0},
-        [](std::int64_t sum, const PlannedHead& head) { return sum + head.memory_bytes(); });
-  }
+  std::int64_t bytes() const { return SumOf(heads_, &PlannedHead::memory_bytes); }
 
  private:
   // floor(limit * part / whole), of numbers whose product may pass 64 bits.

@@ -11,16 +11,9 @@
 namespace kvsieve {
 
 // "center+turbo(bits=5)"
-inline std::string ChainAsTyped(const std::vector<SpecCall>& chain) {
+inline std::string ChainText(const std::vector<SpecCall>& chain) {
   std::string text;
-  for (const SpecCall& call : chain) {
-    text += StrCat(text.empty() ? "" : "+", call.name);
-    std::string args;
-    for (const SpecArg& arg : call.args) {
-      args += StrCat(args.empty() ? "" : ",", arg.key, arg.key.empty() ? "" : "=", arg.value);
-    }
-    if (!args.empty()) text += StrCat("(", args, ")");
-  }
+  for (const SpecCall& call : chain) text += StrCat(text.empty() ? "" : "+", call.ToString());
   return text;
 }
 
@@ -33,7 +26,7 @@ inline Result<LayerStore> BuildTierStore(const Pipeline& pipeline, int layer_ind
   if (store.ok() || !pipeline.plans_tiers()) return store;
   return Status(store.error().code,
                 StrCat(store.error().message, "; this is tier ", tier + 1, " of ", pipeline.tiers(),
-                       ", k=", ChainAsTyped(spec.key), ", v=", ChainAsTyped(spec.value),
+                       ", k=", ChainText(spec.key), ", v=", ChainText(spec.value),
                        ": name stores that fit, waterfill(budget=...) | tiers=[...]"));
 }
 

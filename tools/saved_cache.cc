@@ -77,9 +77,10 @@ Status PrintSavedCache(const std::string& path) {
   PrintLayers(info, cache);
   std::int64_t demoted = 0;
   for (int i = 0; i < cache.layers(); ++i) demoted += cache.ReportLayer(i).demoted_rows;
-  if (demoted > 0)
+  if (demoted > 0) {
     std::printf("\ndemoted: %s rows moved to a colder store after the prompt\n",
                 StrCat(demoted).c_str());
+  }
   return {};
 }
 

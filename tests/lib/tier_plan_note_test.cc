@@ -45,6 +45,26 @@ std::string NotReached(std::int64_t budget, std::int64_t kept) {
   return StrCat("budget not reached: ", kept, " of ", budget, " bytes");
 }
 
+TEST(TierPlanNote, WhatMustStayDoesAndTheNoteSaysSo) {
+  const char* tiers =
+      "k=center+turbo5, v=turbo5; k=center+turbo4, v=turbo3; k=center+turbo3, v=turbo2";
+  const Model model({MakeLayer(4, 2, 64, 64)}, 200, 43);
+  for (const char* scope : {",scope=model", ",scope=layer", ",scope=kv_head"}) {
+    const Cache cache = model.Finished(SpecOf(1, StrCat(scope, ",window=16"), tiers));
+    for (int head = 0; head < 2; ++head) {
+      const auto places = PlaceOfRows(cache, 0, head, 200);
+      for (int r = 0; r < 200; ++r) {
+        const auto row = static_cast<std::size_t>(r);
+        // turbo4 and turbo3: the values have 3 bits, so the window is in the first.
+        EXPECT_EQ(places[row], r < 4 ? Cache::kExactRow : r >= 184 ? 0 : kDropped) << r;
+      }
+    }
+    const std::string note = cache.ReportLayer(0).note;
+    EXPECT_NE(note.find("budget allows"), std::string::npos) << note;
+    EXPECT_NE(note.find("must stay"), std::string::npos) << note;
+  }
+}
+
 // Just below what must stay and just above: there the plan counts more for positions than is kept,
 // and takes no more than that either.
 TEST(TierPlanNote, SaysThatTooMuchMustStayOnlyWhereItDoes) {

@@ -278,24 +278,6 @@ TEST(TierPlan, ABudgetForEverythingStoresAllRowsInTheFinest) {
   }
 }
 
-TEST(TierPlan, WhatMustStayDoesAndTheNoteSaysSo) {
-  const Model model({MakeLayer(4, 2, 64, 64)}, 200, 43);
-  for (const char* scope : kScopes) {
-    const Cache cache = model.Finished(SpecOf(1, StrCat(scope, ",window=16"), kThreeTiers));
-    for (int head = 0; head < 2; ++head) {
-      const auto places = PlaceOfRows(cache, 0, head, 200);
-      for (int r = 0; r < 200; ++r) {
-        const auto row = static_cast<std::size_t>(r);
-        // turbo4 and turbo3: the values have 3 bits, so the window is in the first.
-        EXPECT_EQ(places[row], r < 4 ? Cache::kExactRow : r >= 184 ? 0 : kDropped) << r;
-      }
-    }
-    const std::string note = cache.ReportLayer(0).note;
-    EXPECT_NE(note.find("budget allows"), std::string::npos) << note;
-    EXPECT_NE(note.find("must stay"), std::string::npos) << note;
-  }
-}
-
 struct FineCase {
   const char* tiers;
   std::set<std::int32_t> fine;  // where rows of the window may be

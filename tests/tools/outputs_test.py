@@ -187,6 +187,10 @@ class Outputs(CliTest):
             moved = [layer["demoted_rows"] for layer in report["pipelines"][0]["layers"]]
             self.assertEqual(len(moved), 5)
             self.assertEqual(min(moved) > 0, demote == "yes")
+            shown = self.results("compare", TRACE, "-p", f"{spec} | demote={demote}",
+                                 "--decode-rows", "stored")
+            line = f"demoted: {sum(moved)} rows moved to a colder store after the prompt: 1"
+            self.assertEqual(line in shown, demote == "yes", shown)
 
     def test_compact_of_f16_rows_gives_the_rows_of_the_trace(self):
         out = self.path("out.safetensors")
