@@ -19,6 +19,7 @@
 #include "bench/layer_cache.h"
 #include "bench/measure.h"
 #include "lib/tier_plan.h"
+#include "lib/tier_store.h"
 
 namespace kvsieve::bench {
 namespace {
@@ -39,9 +40,7 @@ class Planned {
     layer_.shape = {ElementType::kF16, ElementType::kF16, kDim, kDim};
     layer_.seen.Reserve(prompt_.positions);
     layer_.CountTokens(prompt_.positions, pipeline_.exact_sinks());
-    for (int tier = 0; tier < pipeline_.tiers(); ++tier) {
-      layer_.stores.push_back(*BuildStore(pipeline_.StoreFor(0, 1, tier), layer_.spec));
-    }
+    layer_.stores = *BuildTierStores(pipeline_, 0, 1, layer_.spec);
     std::mt19937_64 rng(3);
     std::normal_distribution<float> normal;
     queries_.resize(std::size_t{kQueryHeads} * kWindow * kDim);

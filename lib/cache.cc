@@ -106,11 +106,9 @@ Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, in
   layer.shape.key_dim = spec.key_dim;
   layer.shape.value_dim = spec.value_dim;
   layer.shape.value_is_key_prefix = spec.value_is_key_prefix;
-  for (int tier = 0; tier < pipeline.TiersOf(index, count); ++tier) {
-    Result<LayerStore> store = BuildTierStore(pipeline, index, count, tier, spec);
-    if (!store.ok()) return WithLayer(layer, store.TakeStatus());
-    layer.stores.push_back(*std::move(store));
-  }
+  Result<std::vector<LayerStore>> stores = BuildTierStores(pipeline, index, count, spec);
+  if (!stores.ok()) return WithLayer(layer, stores.TakeStatus());
+  layer.stores = *std::move(stores);
   layer.demotes = pipeline.demotes() && layer.stores.size() > 1;
   return layer;
 }

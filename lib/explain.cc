@@ -1,6 +1,8 @@
 // What a pipeline means, in words: the text of `kvsieve explain`.
 #include <algorithm>
 #include <charconv>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -91,7 +93,8 @@ void DescribeStorage(const StorageRules& rules, LabelledText* text) {
   text->Line("  rounding", rules.rounding);
 }
 
-void DescribeBytes(const Chain& chain, LabelledText* text) {
+// first: the chain of the first tier, for those behind it.
+void DescribeBytes(const Chain& chain, const Chain* first, LabelledText* text) {
   const RowBytes bytes = chain.codec().row_bytes();
   const std::int64_t row_bytes = bytes.codes + bytes.scales;
   const std::int64_t f16_bytes = std::int64_t{2} * chain.dim();
@@ -100,13 +103,17 @@ void DescribeBytes(const Chain& chain, LabelledText* text) {
       StrCat(row_bytes, " at dim ", chain.dim(), " (", bytes.codes, " codes + ", bytes.scales,
              " scales); f16 takes ", f16_bytes, ", ",
              OneDecimal(static_cast<double>(f16_bytes) / static_cast<double>(row_bytes)), "x"));
+  const int shared = first != nullptr && chain.BeginsAs(*first) ? chain.first_stats_floats() : 0;
   if (chain.stats_floats() > 0) {
-    text->Line("bytes per head", StrCat(4 * chain.stats_floats(), ", learnt from its rows"));
+    text->Line("bytes per head",
+               StrCat(4 * (chain.stats_floats() - shared), ", learnt from its rows",
+                      shared > 0 ? StrCat("; ", 4 * shared, " more are the first store's") : ""));
   }
   text->Line("kernels", KernelPathName(chain.codec().path()));
 }
 
-Status DescribeChain(std::string_view side, const Chain& chain, LabelledText* text) {
+Status DescribeChain(std::string_view side, const Chain& chain, const Chain* first,
+                     LabelledText* text) {
   const std::string canonical = chain.Canonical();
   text->Heading(StrCat(side, ": ", canonical));
   KVS_ASSIGN_OR_RETURN(const std::vector<SpecCall> calls, ParseChain(canonical));
@@ -116,18 +123,30 @@ Status DescribeChain(std::string_view side, const Chain& chain, LabelledText* te
     DescribeStage(call, info, text);
     if (is_codec && info != nullptr) DescribeStorage(info->storage, text);
   }
-  DescribeBytes(chain, text);
+  DescribeBytes(chain, first, text);
   return Status::Ok();
 }
 
-Status DescribeStore(const StoreSpec& store, int key_dim, int value_dim, LabelledText* text) {
-  KVS_ASSIGN_OR_RETURN(const auto key, MakeChain(store.key, key_dim, Side::kKey));
-  KVS_ASSIGN_OR_RETURN(const auto value, MakeChain(store.value, value_dim, Side::kValue));
-  if (key_dim == value_dim && key->Canonical() == value->Canonical()) {
-    return DescribeChain("keys and values, each", *key, text);
+// Of one store, for given dims. Null: none.
+struct Chains {
+  std::shared_ptr<const Chain> key;
+  std::shared_ptr<const Chain> value;
+};
+
+Result<Chains> MakeChains(const StoreSpec& store, int key_dim, int value_dim) {
+  Chains chains;
+  KVS_ASSIGN_OR_RETURN(chains.key, MakeChain(store.key, key_dim, Side::kKey));
+  KVS_ASSIGN_OR_RETURN(chains.value, MakeChain(store.value, value_dim, Side::kValue));
+  return chains;
+}
+
+Status DescribeStore(const Chains& store, const Chains& first, LabelledText* text) {
+  const Chain& key = *store.key;
+  if (key.dim() == store.value->dim() && key.Canonical() == store.value->Canonical()) {
+    return DescribeChain("keys and values, each", key, first.key.get(), text);
   }
-  KVS_RETURN_IF_ERROR(DescribeChain("keys", *key, text));
-  return DescribeChain("values", *value, text);
+  KVS_RETURN_IF_ERROR(DescribeChain("keys", key, first.key.get(), text));
+  return DescribeChain("values", *store.value, first.value.get(), text);
 }
 
 Status DescribeEvictor(const Evictor* evictor, LabelledText* text) {
@@ -199,6 +218,15 @@ std::string RangesText(std::span<const LayerRange> ranges) {
   return out;
 }
 
+// Of the store behind the first with this index.
+std::string TierHeading(const Pipeline& pipeline, std::size_t i) {
+  if (pipeline.plans_tiers()) return StrCat("tier ", i + 1);
+  const std::vector<ColdRows>& cold = pipeline.tier_rule().cold;
+  return StrCat("cold ", cold[i].ToString(), ": of the rows that stay the ",
+                i + 1 < cold.size() ? "next lowest" : "lowest",
+                cold[i].share ? ", a share of the tokens" : "");
+}
+
 }  // namespace
 
 Result<std::string> Explain(const Pipeline& pipeline, int key_dim, int value_dim) {
@@ -208,22 +236,21 @@ Result<std::string> Explain(const Pipeline& pipeline, int key_dim, int value_dim
     text.Line("canonical", pipeline.Canonical());
     KVS_RETURN_IF_ERROR(DescribeEvictor(pipeline.evictor(), &text));
     if (pipeline.plans_tiers()) text.Heading("tier 0: also of decode rows");
-    KVS_RETURN_IF_ERROR(DescribeStore(pipeline.main_store(), key_dim, value_dim, &text));
-    for (int tier = 1; pipeline.plans_tiers() && tier < pipeline.tiers(); ++tier) {
-      text.Heading(StrCat("tier ", tier));
-      KVS_RETURN_IF_ERROR(
-          DescribeStore(pipeline.cold_stores()[tier - 1], key_dim, value_dim, &text));
-    }
-    const std::vector<ColdRows>& cold = pipeline.tier_rule().cold;
-    for (std::size_t i = 0; i < cold.size(); ++i) {
-      text.Heading(StrCat("cold ", cold[i].ToString(), ": of the rows that stay the ",
-                          i + 1 < cold.size() ? "next lowest" : "lowest",
-                          cold[i].share ? ", a share of the tokens" : ""));
-      KVS_RETURN_IF_ERROR(DescribeStore(pipeline.cold_stores()[i], key_dim, value_dim, &text));
+    const auto chains = [&](const StoreSpec& store) {
+      return MakeChains(store, key_dim, value_dim);
+    };
+    KVS_ASSIGN_OR_RETURN(const Chains first, chains(pipeline.main_store()));
+    KVS_RETURN_IF_ERROR(DescribeStore(first, {}, &text));
+    const std::span<const StoreSpec> others = pipeline.cold_stores();
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      text.Heading(TierHeading(pipeline, i));
+      KVS_ASSIGN_OR_RETURN(const Chains other, chains(others[i]));
+      KVS_RETURN_IF_ERROR(DescribeStore(other, first, &text));
     }
     for (const LayerOverride& layers : pipeline.layer_overrides()) {
       text.Heading(StrCat("layers ", RangesText(layers.ranges), ": instead of the store above"));
-      KVS_RETURN_IF_ERROR(DescribeStore(layers.store, key_dim, value_dim, &text));
+      KVS_ASSIGN_OR_RETURN(const Chains other, chains(layers.store));
+      KVS_RETURN_IF_ERROR(DescribeStore(other, {}, &text));
     }
     DescribeRows(pipeline, &text);
     return text.Take();

@@ -19,6 +19,7 @@ Result<HeadStore> HeadStore::Fork(Allocator& allocator, std::span<const LayerSto
     KVS_ASSIGN_OR_RETURN(Tier tier, tiers[t].Fork(allocator, stores[t]));
     fork.tiers.push_back(std::move(tier));
   }
+  fork.ShareStats();
   KVS_ASSIGN_OR_RETURN(fork.tail, tail.Clone(allocator));
   return fork;
 }

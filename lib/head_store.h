@@ -26,6 +26,10 @@ struct HeadStore {
   ExactRows tail;
 
   std::int64_t rows() const;
+  // Once all tiers are there.
+  void ShareStats() {
+    for (std::size_t t = 1; t < tiers.size(); ++t) tiers[t].BorrowFrom(tiers.front());
+  }
   // The same rows: exact ones copied, encoded ones as Tier::Fork says. stores: those of the tiers,
   // for the fork.
   Result<HeadStore> Fork(Allocator& allocator, std::span<const LayerStore> stores) const;

@@ -95,14 +95,12 @@ Status Planner::Build() {
     KVS_RETURN_IF_ERROR(layer.Validate());
     HeadSetting setting;
     setting.layer = layer;
-    for (int tier = 0; tier < pipeline_.TiersOf(i, count); ++tier) {
-      Result<LayerStore> store = BuildTierStore(pipeline_, i, count, tier, layer);
-      if (!store.ok()) {
-        return Status(store.error().code,
-                      StrCat("layer ", layer.layer, ": ", store.error().message));
-      }
-      setting.stores.push_back(*std::move(store));
+    Result<std::vector<LayerStore>> stores = BuildTierStores(pipeline_, i, count, layer);
+    if (!stores.ok()) {
+      return Status(stores.error().code,
+                    StrCat("layer ", layer.layer, ": ", stores.error().message));
     }
+    setting.stores = *std::move(stores);
     for (const ColdRows& cold : pipeline_.tier_rule().cold) {
       setting.cold_rows.push_back(cold.RowsOf(request_.prompt_tokens));
     }

@@ -39,8 +39,8 @@ std::int64_t MostInTiers(const HeadSetting& setting, std::int64_t rows) {
   std::int64_t stats = 0;
   std::int64_t of_rows = 0;
   for (const LayerStore& store : setting.stores) {
-    stats += KeptOf(store, 0);
-    of_rows = std::max(of_rows, KeptOf(store, rows) - KeptOf(store, 0));
+    stats += Tier::StatsBytes(store);
+    of_rows = std::max(of_rows, KeptOf(store, rows) - Tier::StatsBytes(store));
     for (const Side side : store.sides()) {
       const Codec& codec = store.chain(side).codec();
       stats += (codec.group_rows() - 1) * codec.row_bytes().scales;

@@ -30,7 +30,7 @@ bool HasWindowBits(const LayerStore& store) {
   });
 }
 
-std::int64_t StatsBytes(const LayerStore& store) {
+std::int64_t BytesWithoutRows(const LayerStore& store) {
   return Tier::BytesOf(store, 0, {}).kept_bytes();
 }
 
@@ -100,14 +100,15 @@ void PlannedHead::FindBounds() {
   fixed_bytes_ = ExactBytes(layer_.shape, SpanOf(0, begin_)) + tail_bytes_;
   variable_bytes_ = 0;
   for (const LayerStore& store : layer_.stores) {
-    fixed_bytes_ += StatsBytes(store);
+    fixed_bytes_ += BytesWithoutRows(store);
+    variable_bytes_ += Tier::StatsBytes(store) - BytesWithoutRows(store);
     for (const Side side : store.sides()) {  // a group that is begun has all its scales
       const Codec& codec = store.chain(side).codec();
       variable_bytes_ += (codec.group_rows() - 1) * codec.row_bytes().scales;
     }
   }
   for (int rung = 1; rung <= ladder_.rungs; ++rung) {
-    stats_bytes_[rung] = StatsBytes(layer_.stores[tier_of_[rung]]);
+    empty_bytes_[rung] = BytesWithoutRows(layer_.stores[tier_of_[rung]]);
   }
   if (begin_ == end_) return;
   const PositionSpan planned = SpanOf(begin_, end_);
@@ -193,7 +194,7 @@ std::int64_t PlannedHead::BytesOn(int rung, std::int64_t rows) const {
   held.rows = sealed;
   const PositionBytes positions = PositionList::BytesFor(held);
   const LayerStore& store = layer_.stores[tier_of_[rung]];
-  return bytes + Tier::BytesOf(store, sealed, positions).kept_bytes() - stats_bytes_[rung];
+  return bytes + Tier::BytesOf(store, sealed, positions).kept_bytes() - empty_bytes_[rung];
 }
 
 std::int64_t PlannedHead::BytesOf(const RungRows& rows) const {

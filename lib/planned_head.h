@@ -46,7 +46,7 @@ class PlannedHead {
   // each tier reached from the first planned row to the last.
   std::int64_t BytesOf(const RungRows& rows) const;
   // Bounds that grow with every step, as BytesOf does not: lists of positions change their form,
-  // and groups of a codec are begun and filled.
+  // groups of a codec are begun and filled, and a tier's first row brings its statistics.
   std::int64_t LeastBytesOf(const RungRows& rows) const;
   std::int64_t MostBytesOf(const RungRows& rows) const;
 
@@ -97,8 +97,9 @@ class PlannedHead {
   Ladder ladder_;
   std::vector<int> tier_of_;  // of rungs 1, 2, ...; [0] is not used
   std::int64_t tail_bytes_ = 0;
-  std::int64_t fixed_bytes_ = 0;  // of exact rows and of statistics, also of tiers off the ladder
-  PerRung stats_bytes_ = {};
+  // Of exact rows and of tiers without rows, also of those off the ladder.
+  std::int64_t fixed_bytes_ = 0;
+  PerRung empty_bytes_ = {};         // of the rungs' tiers without rows
   std::int64_t variable_bytes_ = 0;  // MostBytesOf - LeastBytesOf
   std::vector<float> steps_;         // [rungs, planned]
   std::vector<std::uint8_t> rungs_;  // [planned]

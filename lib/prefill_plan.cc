@@ -21,6 +21,18 @@ std::vector<TokenPos> PositionsOf(std::span<const TokenPos> staged,
   return positions;
 }
 
+// The rows of the first tier and of those that borrow from it.
+std::vector<RowIndex> RowsSharing(std::span<const LayerStore> stores, Side side,
+                                  std::span<const std::vector<RowIndex>> tiers) {
+  std::vector<RowIndex> rows = tiers.front();
+  for (std::size_t t = 1; t < tiers.size(); ++t) {
+    if (!stores[t].borrows(side)) continue;
+    const auto middle = rows.insert(rows.end(), tiers[t].begin(), tiers[t].end());
+    std::inplace_merge(rows.begin(), middle, rows.end());
+  }
+  return rows;
+}
+
 }  // namespace
 
 Status PrefillPlan::Decide(std::int64_t scratch_limit_bytes) {
@@ -162,12 +174,15 @@ void PrefillPlan::SplitRows(const LayerState& layer, std::span<const RowIndex> r
 
 Status PrefillPlan::LearnHead(const LayerState& layer, int head, const HeadPlan& plan,
                               HeadStore& store) const {
-  const StagedRows keys(layer.staging, layer.shape, Side::kKey, head);
-  const StagedRows values(layer.staging, layer.shape, Side::kValue, head);
-  for (std::size_t t = 0; t < store.tiers.size(); ++t) {
-    Status learnt =
-        store.tiers[t].Learn(ChosenRows(keys, plan.tiers[t]), ChosenRows(values, plan.tiers[t]));
-    if (!learnt.ok()) {
+  for (const Side side : layer.stores.front().sides()) {
+    const StagedRows staged(layer.staging, layer.shape, side, head);
+    const std::vector<RowIndex> first = RowsSharing(layer.stores, side, plan.tiers);
+    for (std::size_t t = 0; t < store.tiers.size(); ++t) {
+      const std::vector<RowIndex>& rows = plan.tiers[t];
+      if (!layer.stores[t].learns(std::ssize(rows))) continue;
+      Status learnt = store.tiers[t].Learn(side, ChosenRows(staged, rows),
+                                           ChosenRows(staged, t == 0 ? first : rows));
+      if (learnt.ok()) continue;
       return Status(learnt.error().code,
                     StrCat("layer ", layer.spec.layer, ", head ", head, ": ", learnt.message()));
     }
@@ -179,11 +194,15 @@ Status PrefillPlan::ReserveLayer(const LayerState& layer, LayerPlan& plan) {
   const auto kv_heads = static_cast<std::size_t>(layer.spec.kv_heads);
   plan.stores.resize(kv_heads);
   // The allocator is called from one thread only; learning, the larger part, runs on all.
-  for (HeadStore& store : plan.stores) {
+  for (std::size_t head = 0; head < kv_heads; ++head) {
+    HeadStore& store = plan.stores[head];
     store.tiers.reserve(layer.stores.size());
-    for (const LayerStore& chains : layer.stores) {
-      KVS_RETURN_IF_ERROR(store.tiers.emplace_back(chains).ReserveStats(allocator_));
+    for (std::size_t t = 0; t < layer.stores.size(); ++t) {
+      Tier& tier = store.tiers.emplace_back(layer.stores[t]);
+      if (!layer.stores[t].learns(std::ssize(plan.heads[head].tiers[t]))) continue;
+      KVS_RETURN_IF_ERROR(tier.ReserveStats(allocator_));
     }
+    store.ShareStats();
   }
   std::vector<Status> learnt(kv_heads);
   ParallelFor(parallel_, layer.spec.kv_heads, [&](std::int64_t head, int) {

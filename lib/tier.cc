@@ -5,13 +5,27 @@
 #include <cstring>
 #include <utility>
 
+#include "kvsieve/str_cat.h"
 #include "lib/block_slots.h"
 
 namespace kvsieve {
 
-const float* Tier::stats(Side side) const {
+int Tier::own_floats(Side side) const {
+  return owns_all_ ? chain(side).stats_floats() : store_->stats_floats(side);
+}
+
+std::ptrdiff_t Tier::own_begin(Side side) const {
+  return side == Side::kKey ? 0 : own_floats(Side::kKey);
+}
+
+const float* Tier::own_stats(Side side) const {
   const auto* floats = reinterpret_cast<const float*>(stats_.data());
-  return floats + (side == Side::kKey ? 0 : store_->key->stats_floats());
+  return floats == nullptr ? nullptr : floats + own_begin(side);
+}
+
+ChainStats Tier::stats(Side side) const {
+  const float* borrowed = borrowed_[static_cast<std::size_t>(side)];
+  return borrowed == nullptr ? ChainStats(own_stats(side)) : ChainStats(borrowed, own_stats(side));
 }
 
 std::size_t Tier::block_bytes(int capacity_rows) const {
@@ -40,15 +54,26 @@ Status Tier::ReserveStats(Allocator& allocator) {
   return Status::Ok();
 }
 
-Status Tier::Learn(const RowSource& keys, const RowSource& values) {
-  auto* learnt = reinterpret_cast<float*>(stats_.data());
-  const auto named = [](std::string_view side, Status status) {
-    if (status.ok()) return status;
-    return Status(status.error().code, StrCat(side, ", of the rows kept ", status.message()));
-  };
-  KVS_RETURN_IF_ERROR(named("keys", store_->key->Learn(keys, learnt)));
-  if (store_->value == nullptr) return Status::Ok();
-  return named("values", store_->value->Learn(values, learnt + store_->key->stats_floats()));
+void Tier::BorrowFrom(const Tier& first) {
+  if (owns_all_) return;
+  for (const Side side : store_->sides()) {
+    if (store_->borrows(side)) borrowed_[static_cast<std::size_t>(side)] = first.own_stats(side);
+  }
+}
+
+Status Tier::Learn(Side side, const RowSource& stored, const RowSource& sharing) {
+  const Chain& chain = this->chain(side);
+  float* own = reinterpret_cast<float*>(stats_.data()) + own_begin(side);
+  Status status;
+  if (const float* borrowed = borrowed_[static_cast<std::size_t>(side)]; borrowed != nullptr) {
+    status = chain.LearnRest(stored, borrowed, own);
+  } else {
+    status = chain.LearnFirst(sharing, own);
+    if (status.ok()) status = chain.LearnRest(stored, own, own + chain.first_stats_floats());
+  }
+  if (status.ok()) return status;
+  return Status(status.error().code, StrCat(side == Side::kKey ? "keys" : "values",
+                                            ", of the rows kept ", status.message()));
 }
 
 Result<Tier::Block> Tier::NewBlock(Allocator& allocator, int capacity_rows) const {
@@ -228,6 +253,7 @@ Result<Tier> Tier::Fork(Allocator& allocator, const LayerStore& store) const {
   fork.rows_ = rows_;
   fork.saturated_ = saturated_;
   fork.stats_ = stats_.Share();
+  fork.owns_all_ = owns_all_;
   KVS_ASSIGN_OR_RETURN(fork.positions_, positions_.Clone(allocator));
   const std::int64_t full_blocks = NextSlot() / kBlockRows;
   for (int b = 0; b < blocks(); ++b) {

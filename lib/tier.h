@@ -14,6 +14,7 @@
 #ifndef KVSIEVE_LIB_TIER_H_
 #define KVSIEVE_LIB_TIER_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -41,15 +42,21 @@ class Tier {
   const Chain& chain(Side side) const { return store_->chain(side); }
   std::int64_t rows() const { return rows_; }
   const PositionList& positions() const { return positions_; }
-  const float* stats(Side side) const;
+  ChainStats stats(Side side) const;
   // Elements that codecs replaced by the end of their range, in all rows ever stored.
   std::int64_t saturated() const { return saturated_; }
 
   // -- filling ----------------------------------------------------------------------------------
-  // 1. Takes the memory of the statistics. Once, before all else.
+  // 1. Takes the memory of the statistics. Once, before all else, where the store learns from these
+  // rows (LayerStore::learns).
   Status ReserveStats(Allocator& allocator);
-  // 2. Lets the chains learn from the rows that will be stored. Once, before any row.
-  Status Learn(const RowSource& keys, const RowSource& values);
+  // Reads what tiers share (LayerStore::borrows) from the head's first tier, whose statistics
+  // outlive this one. Behind ReserveStats, before all else.
+  void BorrowFrom(const Tier& first);
+  // 2. Lets a side's chain learn from the rows that will be stored; its first transform, unless
+  // that is borrowed, from `sharing`: those of all tiers that share it. Once, before any row, the
+  // head's first tier before the others.
+  Status Learn(Side side, const RowSource& stored, const RowSource& sharing);
   // 3. Takes all memory for `positions`, which follow those held; it is shared with no fork.
   // Nothing becomes visible.
   Status Reserve(Allocator& allocator, std::span<const TokenPos> positions);
@@ -104,6 +111,8 @@ class Tier {
   ConstBlockRef block(int b, Side side) const;
   void ReadRows(Side side, RowIndex first, int count, float* out) const;
 
+  // Of the statistics of a tier that has some.
+  static std::int64_t StatsBytes(const LayerStore& store);
   // What AddBytes says of a tier of `rows` rows in whole groups: codes, scales, statistics,
   // positions, padding and the room of the open block.
   static ByteReport BytesOf(const LayerStore& store, std::int64_t rows,
@@ -125,6 +134,12 @@ class Tier {
     int block;
     int slot;
   };
+  // The floats of a side that lie with this tier: how many, where in stats_, and they; null where
+  // it has no statistics.
+  int own_floats(Side side) const;
+  std::ptrdiff_t own_begin(Side side) const;
+  const float* own_stats(Side side) const;
+  void CountStats(ByteReport& report) const;
   std::size_t side_begin(const Block& block, Side side) const;
   ConstBlockRef side_of(const Block& block, Side side) const;
   BlockRef writable(Block& block, Side side) const;
@@ -143,11 +158,14 @@ class Tier {
                    std::int64_t* saturated) const;
   void CopyRows(const Block& from, Block& to) const;
   Result<Block> TightBlock(Allocator& allocator, std::uint64_t slots) const;
+  Status LoadStats(Allocator& allocator, StateReader& in, std::uint32_t floats);
   Status LoadBlocks(Allocator& allocator, StateReader& in, std::uint32_t count);
   Status LoadBlock(Allocator& allocator, StateReader& in, std::uint64_t slots);
 
   const LayerStore* store_;
-  SharedBuffer stats_;  // K's floats, then V's
+  SharedBuffer stats_;  // K's floats, then V's, without those that are borrowed
+  std::array<const float*, 2> borrowed_ = {};  // K's, V's; null: nothing is
+  bool owns_all_ = false;  // of a state of version 1 or 2, whose tiers did not borrow
   std::vector<Block> blocks_;
   std::int64_t rows_ = 0;
   PositionList positions_;

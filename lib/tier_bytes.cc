@@ -8,6 +8,8 @@
 namespace kvsieve {
 namespace {
 
+constexpr std::int64_t kFloatBytes = sizeof(float);
+
 // Slots of the groups that hold rows.
 int SlotsOfGroups(std::uint64_t slots, int group_rows) {
   const std::uint64_t group = ~std::uint64_t{0} >> (kBlockRows - group_rows);
@@ -34,11 +36,10 @@ ByteReport BlockBytes(const Codec& codec, int group_rows, int capacity_rows, std
   return report;
 }
 
-ByteReport StatsBytes(const Chain& chain) {
+ByteReport BytesOfStats(Side side, int floats) {
   ByteReport report;
-  report.metadata_bytes = std::int64_t{chain.stats_floats()} * 4;
-  (chain.side() == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) =
-      report.metadata_bytes;
+  report.metadata_bytes = floats * kFloatBytes;
+  (side == Side::kKey ? report.key_kept_bytes : report.value_kept_bytes) = report.metadata_bytes;
   return report;
 }
 
@@ -51,7 +52,7 @@ ByteReport Tier::BytesOf(const LayerStore& store, std::int64_t rows,
   ByteReport report;
   for (const Side side : store.sides()) {
     const Chain& chain = store.chain(side);
-    report += StatsBytes(chain);
+    if (store.learns(rows)) report += BytesOfStats(side, store.stats_floats(side));
     const auto block = [&](int capacity_rows, std::int64_t block_rows) {
       return BlockBytes(chain.codec(), store.group_rows(), capacity_rows,
                         ~std::uint64_t{0} >> (kBlockRows - block_rows));
@@ -63,9 +64,18 @@ ByteReport Tier::BytesOf(const LayerStore& store, std::int64_t rows,
   return report;
 }
 
+std::int64_t Tier::StatsBytes(const LayerStore& store) {
+  return store.stats_floats() * kFloatBytes;
+}
+
+void Tier::CountStats(ByteReport& report) const {
+  if (stats_.bytes() == 0) return;
+  for (const Side side : store_->sides()) report += BytesOfStats(side, own_floats(side));
+}
+
 void Tier::AddBytes(ByteReport& report) const {
+  CountStats(report);
   for (const Side side : store_->sides()) {
-    if (stats_.bytes() > 0) report += StatsBytes(chain(side));
     for (const Block& block : blocks_) {
       report +=
           BlockBytes(chain(side).codec(), store_->group_rows(), block.capacity_rows, block.slots);
@@ -81,7 +91,7 @@ void Tier::AddBytes(ByteReport& report) const {
 
 void Tier::AddRepeated(CountedMemory& counted, ByteReport& repeated) const {
   if (stats_.shared() && !counted.try_emplace(stats_.data()).second) {
-    for (const Side side : store_->sides()) repeated += StatsBytes(chain(side));
+    CountStats(repeated);
     repeated.shared_bytes += static_cast<std::int64_t>(stats_.bytes());
   }
   for (const Block& block : blocks_) {

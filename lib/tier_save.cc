@@ -61,22 +61,38 @@ Result<Tier> Tier::Load(Allocator& allocator, const LayerStore& store, StateRead
   Tier tier(store);
   TierRecord record;
   KVS_RETURN_IF_ERROR(in.Get(&record));
-  const int floats = store.stats_floats();
   if (record.saturated < 0) return BadState("saturated", "below 0");
-  if (record.stats_floats != static_cast<std::uint32_t>(floats)) {
-    return BadState("statistics", StrCat(record.stats_floats, " numbers, expected ", floats));
-  }
-  KVS_RETURN_IF_ERROR(in.NeedLeft("statistics", record.stats_floats, sizeof(float)));
-  KVS_RETURN_IF_ERROR(tier.ReserveStats(allocator));
-  KVS_RETURN_IF_ERROR(in.Bytes(tier.stats_.data(), tier.stats_.bytes()));
-  const float* stats = tier.stats(Side::kKey);
-  if (!std::all_of(stats, stats + floats, [](float x) { return std::isfinite(x); })) {
-    return BadState("statistics", "NaN or Inf");
-  }
+  KVS_RETURN_IF_ERROR(tier.LoadStats(allocator, in, record.stats_floats));
   tier.saturated_ = record.saturated;
   KVS_ASSIGN_OR_RETURN(tier.positions_, PositionList::Load(allocator, in));
+  if (record.stats_floats == 0 && store.stats_floats() > 0 && tier.positions_.rows() > 0) {
+    return BadState("statistics", "missing beside rows");
+  }
   KVS_RETURN_IF_ERROR(tier.LoadBlocks(allocator, in, record.blocks));
   return tier;
+}
+
+// Tiers of formats 1 and 2 had all statistics of their own, also without rows; they keep them.
+Status Tier::LoadStats(Allocator& allocator, StateReader& in, std::uint32_t floats) {
+  std::uint32_t all = 0;
+  for (const Side side : store_->sides()) {
+    all += static_cast<std::uint32_t>(chain(side).stats_floats());
+  }
+  const auto own = static_cast<std::uint32_t>(store_->stats_floats());
+  const bool none = floats == 0 && !store_->grows;
+  if (floats != own && floats != all && !none) {
+    return BadState("statistics", StrCat(floats, " numbers, expected ", own));
+  }
+  owns_all_ = floats == all && floats != own;
+  if (floats == 0) return Status::Ok();
+  KVS_RETURN_IF_ERROR(in.NeedLeft("statistics", floats, sizeof(float)));
+  KVS_ASSIGN_OR_RETURN(stats_, SharedBuffer::Allocate(allocator, floats * sizeof(float)));
+  KVS_RETURN_IF_ERROR(in.Bytes(stats_.data(), stats_.bytes()));
+  const auto* stats = reinterpret_cast<const float*>(stats_.data());
+  if (std::all_of(stats, stats + floats, [](float x) { return std::isfinite(x); })) {
+    return Status::Ok();
+  }
+  return BadState("statistics", "NaN or Inf");
 }
 
 Status Tier::LoadBlocks(Allocator& allocator, StateReader& in, std::uint32_t count) {
@@ -139,6 +155,7 @@ Result<HeadStore> HeadStore::Load(Allocator& allocator, const RowShape& shape,
     if (!tier.ok()) return InState(StrCat("tier ", t), tier.TakeStatus());
     head.tiers.push_back(*std::move(tier));
   }
+  head.ShareStats();
   KVS_RETURN_IF_ERROR(exact("tail", head.tail));
   return head;
 }

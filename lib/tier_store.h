@@ -3,6 +3,7 @@
 #define KVSIEVE_LIB_TIER_STORE_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvsieve/pipeline.h"
@@ -28,6 +29,25 @@ inline Result<LayerStore> BuildTierStore(const Pipeline& pipeline, int layer_ind
                 StrCat(store.error().message, "; this is tier ", tier + 1, " of ", pipeline.tiers(),
                        ", k=", ChainText(spec.key), ", v=", ChainText(spec.value),
                        ": name stores that fit, waterfill(budget=...) | tiers=[...]"));
+}
+
+// The stores of all tiers of the layer, and what they are to the first.
+inline Result<std::vector<LayerStore>> BuildTierStores(const Pipeline& pipeline, int layer_index,
+                                                       int layer_count, const LayerSpec& layer) {
+  std::vector<LayerStore> stores;
+  for (int tier = 0; tier < pipeline.TiersOf(layer_index, layer_count); ++tier) {
+    KVS_ASSIGN_OR_RETURN(LayerStore store,
+                         BuildTierStore(pipeline, layer_index, layer_count, tier, layer));
+    if (tier > 0) {
+      store.grows = pipeline.demotes();
+      for (const Side side : store.sides()) {
+        store.borrows_first[static_cast<std::size_t>(side)] =
+            store.chain(side).BeginsAs(stores.front().chain(side));
+      }
+    }
+    stores.push_back(std::move(store));
+  }
+  return stores;
 }
 
 }  // namespace kvsieve

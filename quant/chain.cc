@@ -11,20 +11,19 @@ namespace {
 
 using Transforms = std::span<const std::shared_ptr<const Transform>>;
 
-// The rows of `base` as the stage behind `transforms` sees them.
+// The rows of `base` as the stage behind `transforms`, the first ones of `chain`, sees them.
 class TransformedRows final : public RowSource {
  public:
-  TransformedRows(const RowSource& base, Transforms transforms, const float* stats)
-      : base_(base), transforms_(transforms), stats_(stats) {}
+  TransformedRows(const RowSource& base, Transforms transforms, const Chain& chain,
+                  const ChainStats& stats)
+      : base_(base), transforms_(transforms), chain_(chain), stats_(stats) {}
 
   std::int64_t rows() const override { return base_.rows(); }
   int dim() const override { return base_.dim(); }
   void ReadRows(RowIndex first, int count, float* out) const override {
     base_.ReadRows(first, count, out);
-    const float* stats = stats_;
-    for (const auto& transform : transforms_) {
-      transform->Apply(stats, out, count);
-      stats += transform->stats_floats();
+    for (std::size_t i = 0; i < transforms_.size(); ++i) {
+      transforms_[i]->Apply(chain_.StageStats(stats_, i), out, count);
     }
   }
   float LargestMagnitude() const override {
@@ -36,14 +35,19 @@ class TransformedRows final : public RowSource {
  private:
   const RowSource& base_;
   Transforms transforms_;
-  const float* stats_;
+  const Chain& chain_;
+  const ChainStats stats_;
 };
 
 }  // namespace
 
 Chain::Chain(std::vector<std::shared_ptr<const Transform>> transforms,
              std::shared_ptr<const Codec> codec)
-    : transforms_(std::move(transforms)), codec_(std::move(codec)) {}
+    : transforms_(std::move(transforms)), codec_(std::move(codec)), stats_begin_(1) {
+  for (const auto& transform : transforms_) {
+    stats_begin_.push_back(stats_begin_.back() + transform->stats_floats());
+  }
+}
 
 std::string Chain::Canonical() const {
   std::string text;
@@ -59,61 +63,63 @@ bool Chain::wants_exact_sinks() const {
                      [](const auto& transform) { return transform->wants_exact_sinks(); });
 }
 
-int Chain::stats_floats() const {
-  int floats = codec_->stats_floats();
-  for (const auto& transform : transforms_) floats += transform->stats_floats();
-  return floats;
+bool Chain::BeginsAs(const Chain& other) const {
+  return first_stats_floats() > 0 && first_stats_floats() == other.first_stats_floats() &&
+         transforms_.front()->Canonical() == other.transforms_.front()->Canonical();
 }
 
 Status Chain::Learn(const RowSource& rows, float* stats) const {
-  float* stage_stats = stats;
+  KVS_RETURN_IF_ERROR(LearnFirst(rows, stats));
+  return LearnRest(rows, stats, stats + first_stats_floats());
+}
+
+Status Chain::LearnFirst(const RowSource& rows, float* first) const {
+  return transforms_.empty() ? Status::Ok() : transforms_.front()->Learn(rows, first);
+}
+
+Status Chain::LearnRest(const RowSource& rows, const float* first, float* rest) const {
+  const ChainStats stats(first, rest);
   const Transforms all(transforms_);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const TransformedRows seen(rows, all.first(i), stats);
-    KVS_RETURN_IF_ERROR(all[i]->Learn(seen, stage_stats));
+  float* stage_stats = rest;
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    KVS_RETURN_IF_ERROR(
+        all[i]->Learn(TransformedRows(rows, all.first(i), *this, stats), stage_stats));
     stage_stats += all[i]->stats_floats();
   }
-  return codec_->Learn(TransformedRows(rows, all, stats), stage_stats);
+  return codec_->Learn(TransformedRows(rows, all, *this, stats), stage_stats);
 }
 
-Status Chain::Encode(const float* stats, float* rows, int count, BlockRef block,
+Status Chain::Encode(const ChainStats& stats, float* rows, int count, BlockRef block,
                      int first_row) const {
-  for (const auto& transform : transforms_) {
-    transform->Apply(stats, rows, count);
-    stats += transform->stats_floats();
+  for (std::size_t i = 0; i < transforms_.size(); ++i) {
+    transforms_[i]->Apply(StageStats(stats, i), rows, count);
   }
-  return codec_->Encode(stats, rows, count, block, first_row);
+  return codec_->Encode(CodecStats(stats), rows, count, block, first_row);
 }
 
-void Chain::Decode(const float* stats, ConstBlockRef block, int first_row, int count,
+void Chain::Decode(const ChainStats& stats, ConstBlockRef block, int first_row, int count,
                    float* rows) const {
-  const float* stage_stats = stats + (stats_floats() - codec_->stats_floats());
-  codec_->Decode(stage_stats, block, first_row, count, rows);
+  codec_->Decode(CodecStats(stats), block, first_row, count, rows);
   for (std::size_t i = transforms_.size(); i-- > 0;) {
-    stage_stats -= transforms_[i]->stats_floats();
-    transforms_[i]->Invert(stage_stats, rows, count);
+    transforms_[i]->Invert(StageStats(stats, i), rows, count);
   }
 }
 
-void Chain::PrepareQueries(const float* stats, float* q, int heads, void* prepared,
+void Chain::PrepareQueries(const ChainStats& stats, float* q, int heads, void* prepared,
                            float* bias) const {
   for (int h = 0; h < heads; ++h) {
-    const float* stage_stats = stats;
     float* query = q + static_cast<std::ptrdiff_t>(h) * dim();
     bias[h] = 0.0F;
-    for (const auto& transform : transforms_) {
-      bias[h] += transform->ApplyToQuery(stage_stats, query);
-      stage_stats += transform->stats_floats();
+    for (std::size_t i = 0; i < transforms_.size(); ++i) {
+      bias[h] += transforms_[i]->ApplyToQuery(StageStats(stats, i), query);
     }
   }
   codec_->PrepareQueries(q, heads, prepared);
 }
 
-void Chain::FinishOutput(const float* stats, float weight_sum, float* out) const {
-  const float* stage_stats = stats + (stats_floats() - codec_->stats_floats());
+void Chain::FinishOutput(const ChainStats& stats, float weight_sum, float* out) const {
   for (std::size_t i = transforms_.size(); i-- > 0;) {
-    stage_stats -= transforms_[i]->stats_floats();
-    transforms_[i]->InvertOutput(stage_stats, weight_sum, out);
+    transforms_[i]->InvertOutput(StageStats(stats, i), weight_sum, out);
   }
 }
 

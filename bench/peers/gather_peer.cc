@@ -99,7 +99,8 @@ class Peer {
       const std::vector<TokenPos> positions(kept_[head].begin(), kept_[head].end());
       Tier& tier = tiers_.emplace_back(store_);
       Check(tier.ReserveStats(DefaultAllocator()));
-      Check(tier.Learn(keys, values));
+      Check(tier.Learn(Side::kKey, keys, keys));
+      Check(tier.Learn(Side::kValue, values, values));
       Check(tier.Reserve(DefaultAllocator(), positions));
       tier.Fill(keys, values, positions, scratch_.data());
     }

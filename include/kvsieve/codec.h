@@ -146,6 +146,16 @@ class Transform {
   virtual void InvertOutput(const float* stats, float weight_sum, float* out) const = 0;
 };
 
+// What a chain learnt about a head: the floats of its stages, one after the other; or, where
+// several chains share what their first transform learnt, those of the first apart from those of
+// the rest.
+struct ChainStats {
+  ChainStats(const float* all) : first(all) {}  // NOLINT
+  ChainStats(const float* of_first, const float* of_rest) : first(of_first), rest(of_rest) {}
+  const float* first;
+  const float* rest = nullptr;  // null: they follow `first`
+};
+
 // Transforms + codec for one side of a head. Immutable; all members as in Codec, in the original
 // basis.
 class Chain {
@@ -158,26 +168,43 @@ class Chain {
   int dim() const { return codec_->dim(); }
   Side side() const { return codec_->side(); }
   bool wants_exact_sinks() const;
-  int stats_floats() const;  // transforms' and codec's, in chain order
+  // Transforms' and codec's, in chain order.
+  int stats_floats() const { return stats_begin_.back() + codec_->stats_floats(); }
+  int first_stats_floats() const { return stats_begin_.size() > 1 ? stats_begin_[1] : 0; }
+  // Whether both begin with the same transform, and it learns something.
+  bool BeginsAs(const Chain& other) const;
   // The codec's own part of `stats`, for codec().Score and codec().Accumulate.
-  const float* CodecStats(const float* stats) const {
-    return stats + (stats_floats() - codec_->stats_floats());
+  const float* CodecStats(const ChainStats& stats) const {
+    return StageStats(stats, stats_begin_.size() - 1);
+  }
+  // The part of transform `stage`; of the codec behind the last.
+  const float* StageStats(const ChainStats& stats, std::size_t stage) const {
+    if (stats.rest == nullptr) return stats.first + stats_begin_[stage];
+    return stage == 0 ? stats.first : stats.rest + (stats_begin_[stage] - stats_begin_[1]);
   }
 
   Status Learn(const RowSource& rows, float* stats) const;
+  // The same in two steps, which may see different rows: `first` [first_stats_floats()], then the
+  // others.
+  Status LearnFirst(const RowSource& rows, float* first) const;
+  Status LearnRest(const RowSource& rows, const float* first, float* rest) const;
   // Transforms `rows` in place: what is left in them is what the codec was given.
-  Status Encode(const float* stats, float* rows, int count, BlockRef block, int first_row) const;
-  void Decode(const float* stats, ConstBlockRef block, int first_row, int count, float* rows) const;
+  Status Encode(const ChainStats& stats, float* rows, int count, BlockRef block,
+                int first_row) const;
+  void Decode(const ChainStats& stats, ConstBlockRef block, int first_row, int count,
+              float* rows) const;
 
   // q: f32 [heads, dim], scaled, destroyed. bias[head] is what Score leaves out: the caller adds
   // it to every logit of this chain's rows.
-  void PrepareQueries(const float* stats, float* q, int heads, void* prepared, float* bias) const;
+  void PrepareQueries(const ChainStats& stats, float* q, int heads, void* prepared,
+                      float* bias) const;
   // out: one head's accumulator (f32 [dim]) of this chain, turned into the original basis.
-  void FinishOutput(const float* stats, float weight_sum, float* out) const;
+  void FinishOutput(const ChainStats& stats, float weight_sum, float* out) const;
 
  private:
   std::vector<std::shared_ptr<const Transform>> transforms_;
   std::shared_ptr<const Codec> codec_;
+  std::vector<int> stats_begin_;  // floats before each stage; the codec is the last
 };
 
 // Builds the chain "t1(..) + t2(..) + codec(..)" for rows of `dim` elements. Errors: unknown name

@@ -7,6 +7,7 @@
 #define KVSIEVE_PIPELINE_H_
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -128,6 +129,11 @@ class Pipeline {
 struct LayerStore {
   std::shared_ptr<const Chain> key;
   std::shared_ptr<const Chain> value;  // null: V lies in K (LayerSpec::value_is_key_prefix)
+  // K, V: whether a tier behind the first has a chain that begins as the first tier's does. In each
+  // head they share what the first transform learns, which lies with the first tier.
+  std::array<bool, 2> borrows_first = {};
+  // Whether rows may come after the prompt.
+  bool grows = true;
 
   // The sides that are stored.
   std::span<const Side> sides() const {
@@ -142,9 +148,17 @@ struct LayerStore {
     for (const Side side : sides()) most = std::max(most, chain(side).codec().group_rows());
     return most;
   }
+  bool borrows(Side side) const { return borrows_first[static_cast<std::size_t>(side)]; }
+  // Whether a tier that has so many rows after the prompt learns from them: one that never holds a
+  // row has no statistics.
+  bool learns(std::int64_t rows) const { return grows || rows > 0; }
+  // Statistics without those that are borrowed.
+  int stats_floats(Side side) const {
+    return chain(side).stats_floats() - (borrows(side) ? chain(side).first_stats_floats() : 0);
+  }
   int stats_floats() const {
     int floats = 0;
-    for (const Side side : sides()) floats += chain(side).stats_floats();
+    for (const Side side : sides()) floats += stats_floats(side);
     return floats;
   }
 };

@@ -18,7 +18,7 @@ namespace kvsieve {
 
 // The format that this build writes; it reads all from the oldest on. A format keeps its number:
 // what changes the bytes takes the next one, and golden files hold the old ones to it.
-inline constexpr int kStateVersion = 2;
+inline constexpr int kStateVersion = 3;
 inline constexpr int kOldestStateVersion = 1;
 
 struct SavedLayer {

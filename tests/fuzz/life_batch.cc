@@ -21,7 +21,7 @@ constexpr const char* kSpecs[] = {
     "schedule=every(11)",
     "snapkv(budget=40,window=8) | kv=int8 | tail=3 | schedule=per_chunk",
     "snapkv(budget=40,window=8,scope=layer) | kv=turbo3 | schedule=every(9)",
-    "snapkv(budget=60%,window=8) | kv=int8 | cold(20%)={kv=turbo3} | exact_sinks=2",
+    "snapkv(budget=60%,window=8) | kv=center+int8 | cold(20%)={kv=center+turbo3} | exact_sinks=2",
     "random(budget=40) | kv=int8 | cold(10)={kv=int4} | tail=4 | schedule=per_chunk",
     "key_norm(budget=40) | kv=int4 | cold(12)={kv=turbo2} | cold(6)={kv=turbo1} | "
     "schedule=every(13)",

@@ -295,9 +295,12 @@ TEST(Cases, U62_HeadsMayKeepDifferentNumbersOfRows) {
     const StagedRows values(staging, shape, Side::kValue, h);
     Tier& tier = heads[h].tiers.emplace_back(*store);
     ASSERT_TRUE(tier.ReserveStats(DefaultAllocator()).ok());
-    ASSERT_TRUE(tier.Learn(ChosenRows(keys, chosen), ChosenRows(values, chosen)).ok());
+    const ChosenRows chosen_keys(keys, chosen);
+    const ChosenRows chosen_values(values, chosen);
+    ASSERT_TRUE(tier.Learn(Side::kKey, chosen_keys, chosen_keys).ok());
+    ASSERT_TRUE(tier.Learn(Side::kValue, chosen_values, chosen_values).ok());
     ASSERT_TRUE(tier.Reserve(DefaultAllocator(), positions).ok());
-    tier.Fill(ChosenRows(keys, chosen), ChosenRows(values, chosen), positions, scratch.data());
+    tier.Fill(chosen_keys, chosen_values, positions, scratch.data());
     for (const ByteReport& bytes : heads[h].BytesByStore(shape)) report += bytes;
     rows[h].positions = positions;
     rows[h].keys.resize(static_cast<std::size_t>(kept[h]) * 64);

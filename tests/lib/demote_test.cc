@@ -181,7 +181,10 @@ TEST(Demote, RowsThatComeToATierAreStoredAsThoseOfThePrompt) {
                               const std::vector<TokenPos>& positions) {
         Tier tier(*store);
         EXPECT_TRUE(tier.ReserveStats(DefaultAllocator()).ok());
-        EXPECT_TRUE(tier.Learn(Some(prompt.keys, all), Some(prompt.values, all)).ok());
+        const Some all_keys(prompt.keys, all);
+        const Some all_values(prompt.values, all);
+        EXPECT_TRUE(tier.Learn(Side::kKey, all_keys, all_keys).ok());
+        EXPECT_TRUE(tier.Learn(Side::kValue, all_values, all_values).ok());
         EXPECT_TRUE(tier.Reserve(DefaultAllocator(), positions).ok());
         tier.Fill(Some(prompt.keys, rows), Some(prompt.values, rows), positions, scratch.data());
         return tier;

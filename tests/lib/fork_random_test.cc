@@ -183,6 +183,8 @@ INSTANTIATE_TEST_SUITE_P(
                       FamilyCase{"random(budget=250) | kv=int8 | cold(70)={kv=turbo3} | "
                                  "exact_sinks=3 | schedule=every(40)",
                                  130},
+                      FamilyCase{"random(budget=250) | kv=center+int8 | cold(70)={kv=center+int4}",
+                                 130},
                       FamilyCase{"none | k=channel(bits=2), v=int4 | tail=40", 150}));
 
 }  // namespace

@@ -72,6 +72,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "snapkv(budget=90,window=16) | kv=int8 | exact_sinks=4 | schedule=per_chunk",
                       "random(budget=150) | kv=int8 | cold(40)={k=center+int4} | tail=3 | "
                       "schedule=every(7)",
+                      "random(budget=150) | k=center+int8, v=int4 | "
+                      "cold(60)={k=center+turbo3, v=int4} | schedule=every(7), demote=yes",
                       "none | k=channel(bits=2), v=int4 | tail=40"));
 
 TEST(Fork, SharesRowsOfAnMlaLayer) {

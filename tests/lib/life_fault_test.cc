@@ -249,6 +249,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "layers(2..2)={kv=turbo4} | tail=20",
                       "recency(budget=60) | kv=channel(bits=2,group=16) | tail=16",
                       "snapkv(budget=70%,window=16) | kv=int8 | cold(20%)={kv=int4}",
+                      "random(budget=70) | kv=center+int8 | cold(20)={kv=center+turbo3}",
                       "recency(budget=60) | kv=int8 | schedule=every(16)",
                       "random(budget=70) | kv=turbo3 | tail=3 | schedule=per_chunk",
                       "snapkv(budget=70,window=16) | kv=int8 | cold(30)={kv=turbo2} | "

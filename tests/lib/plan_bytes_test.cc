@@ -164,6 +164,17 @@ TEST(PlanBytes, PlansTakeTheirBudgetAtMost) {
   EXPECT_NE(decode.error().message.find("1 decode tokens"), std::string::npos);
 }
 
+// Twelve rows are in the first tier, and the last row alone brings the second, whose statistics are
+// six times as large.
+TEST(PlanBytes, PlansCountTheStatisticsOfAllTiers) {
+  PlanRequest request;
+  request.prompt_tokens = 40;
+  ExpectPlanHolds(
+      "waterfill(budget=1B,window=1,sinks=12) | tiers=[kv=int8; kv=channel_scale+int4] | "
+      "exact_sinks=0",
+      {MakeLayer(2, 1, 256, 256)}, request);
+}
+
 // Tiers have known numbers of rows, but for protected rows that may lie in the exact tail.
 TEST(PlanBytes, HoldsWhatTiersTake) {
   for (const char* evict :
@@ -173,6 +184,8 @@ TEST(PlanBytes, HoldsWhatTiersTake) {
     for (const char* store :
          {"kv=int8 | cold(35%)={kv=int4}",
           "k=center+turbo4, v=turbo4 | cold(20%)={kv=int4} | cold(30)={k=turbo2, v=int8} | tail=20",
+          "kv=center+turbo4 | cold(20%)={k=center+int4, v=turbo2} | cold(30)={k=int2, "
+          "v=center+int2}",
           "kv=f16 | cold(50)={k=center+turbo3, v=int4} | exact_sinks=40 | tail=64",
           "kv=int8 | cold(99%)={kv=turbo2} | layers(0..0)={kv=f16} | tail=3"}) {
       for (const std::int64_t tokens : {3, 90, 331}) {
@@ -226,7 +239,7 @@ TEST(PlanBytes, HoldsWhateverIsPlanned) {
                        spec.find("threshold") == spec.npos && spec.find("adaptive") == spec.npos &&
                        spec.find("channel") == spec.npos;
     if (tiers) {
-      spec += StrCat(" | cold(", 1 + up_to(99), "%)={kv=int4}");
+      spec += StrCat(" | cold(", 1 + up_to(99), "%)={", one_of("kv=int4", "kv=center+turbo2"), "}");
       if (up_to(1) > 0) spec += StrCat(" | cold(", 1 + up_to(90), ")={k=turbo2, v=int8}");
     }
     spec += StrCat(" | exact_sinks=", up_to(3) == 0 ? up_to(90) : up_to(4),

@@ -2,8 +2,10 @@
 // is wrong.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -189,6 +191,37 @@ TEST(StateContent, SinksAndStatisticsThatCannotBeAreNamed) {
     ExpectRefused(Changed(state, tier + 16 + number * 4, infinity, 4), cache,
                   {"layer 0", "head 0", "tier 0", "statistics", "NaN or Inf"});
   }
+}
+
+// A tier without statistics is one without rows.
+TEST(StateContent, StatisticsThatAreMissingAreNamed) {
+  Life life;
+  life.layers = {MakeLayer(1, 1, 16, 16)};
+  life.spec = "random(budget=100%) | kv=int8 | cold(20)={k=center+int4, v=int4} | exact_sinks=0";
+  life.prompt_rows = 40;
+  const Bytes state = Saved(life.At(Stage::kFinished));
+  Cache cache = life.Empty();
+  // Tier 1: none saturated, the 16 numbers that follow, one block.
+  const std::uint32_t record[] = {0, 0, 16, 1};
+  const auto found = std::ranges::search(state, std::as_bytes(std::span(record))).begin();
+  ASSERT_NE(found, state.end());
+  const auto floats = static_cast<std::size_t>(found - state.begin()) + 8;
+  MemorySource source(state);
+  const std::int64_t section = ReadStateInfo(source)->layers[0].bytes;
+  const std::size_t begin = state.size() - static_cast<std::size_t>(section) - 8;
+  ExpectRefused(Changed(state, floats - begin, 17, 4), cache,
+                {"tier 1", "statistics", "17 numbers, expected 16"});
+  Bytes without = state;
+  const auto behind = without.begin() + static_cast<std::ptrdiff_t>(floats) + 8;
+  without.erase(behind, behind + 16 * 4);
+  without[floats] = std::byte{0};
+  const std::int64_t lengths[] = {section, section - 16 * 4};
+  const auto bytes = std::as_bytes(std::span(lengths));
+  const auto length = std::ranges::search(without, bytes.first(8)).begin();
+  ASSERT_NE(length, without.end());
+  std::ranges::copy(bytes.last(8), length);
+  Sign(without);
+  ExpectRefused(without, cache, {"layer 0", "head 0", "tier 1", "statistics", "missing"});
 }
 
 // V would be read past the end of its row.

@@ -129,10 +129,11 @@ TEST(StateFaults, OtherVersionsAreRefusedByName) {
   Life life = SmallLife();
   Bytes state = Saved(life.At(Stage::kFinished));
   Cache cache = life.Empty();
-  for (const std::uint32_t version : {0U, 3U, 77U}) {
+  for (const std::uint32_t version : {0U, 4U, 77U}) {
     std::memcpy(state.data() + 8, &version, sizeof version);
     Sign(state);
-    ExpectRefused(state, cache, {"format is " + std::to_string(version), "this build reads 1 to 2"});
+    ExpectRefused(state, cache,
+                  {"format is " + std::to_string(version), "this build reads 1 to 3"});
     EXPECT_EQ(LoadBytes(state, cache).error().code, ErrorCode::kUnsupported);
   }
 }

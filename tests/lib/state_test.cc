@@ -82,6 +82,9 @@ INSTANTIATE_TEST_SUITE_P(
         "recency(budget=90) | kv=q4_0 | schedule=every(7)",
         // Rows of several tiers, which interleave.
         "random(budget=90) | kv=int8 | tail=6 | cold(30)={kv=int4} | cold(20)={kv=turbo2}",
+        // ... share what their chains learnt, or hold none and learn nothing,
+        "random(budget=90) | kv=center+int8 | tail=6 | cold(30)={k=center+turbo3, v=center+int4}",
+        "random(budget=90) | kv=int8 | cold(30)={k=center+int4, v=turbo2} | cold(90)={kv=int2}",
         // ... and move to colder ones.
         "key_norm(budget=90) | kv=int8 | cold(30)={k=center+int4, v=int4} | cold(20)={kv=turbo2} | "
         "schedule=every(4) | demote=yes"));

@@ -34,9 +34,10 @@ std::string NotesOf(const Cache& cache) {
 
 std::int64_t KeptBytes(const Cache& cache) { return cache.Report().kept_bytes(); }
 
-// The most that one step adds: a row in the finest tier, which may open a group of scales; where a
-// layer has one tier, whose groups are whole, an exact row. And what a list of positions may grow
-// by: a mark of 4 bytes in either list, and what one row more or less changes in its bits.
+// The most that one step adds: a tier's first row with its statistics, in the finest tier, which
+// may open a group of scales; where a layer has one tier, whose groups are whole, an exact row. And
+// what a list of positions may grow by: a mark of 4 bytes in either list, and what one row more or
+// less changes in its bits.
 std::int64_t MostOfAStep(const Cache& cache, std::string_view spec) {
   const auto pipeline = MustParse(spec);
   std::int64_t most = 0;
@@ -45,7 +46,7 @@ std::int64_t MostOfAStep(const Cache& cache, std::string_view spec) {
     for (int tier = 0; tier < pipeline->TiersOf(i, cache.layers()); ++tier) {
       const Result<LayerStore> store =
           BuildStore(pipeline->StoreFor(i, cache.layers(), tier), layer);
-      std::int64_t bytes = 0;
+      std::int64_t bytes = Tier::StatsBytes(*store);
       for (const Side side : store->sides()) {
         const Codec& codec = store->chain(side).codec();
         bytes += codec.row_bytes().codes + codec.row_bytes().scales * codec.group_rows();
@@ -103,7 +104,8 @@ struct RandomCase {
                       "kv=channel", "kv=channel(group=16); kv=int2",
                       "k=channel(bits=3,group=64), v=int4; kv=int2", "kv=q8_0; kv=q4_0; kv=turbo1",
                       "kv=int4(group=16); kv=turbo5; kv=int4; kv=turbo1",
-                      "k=int8, v=int2; k=int2, v=int8; k=int4, v=int2"});
+                      "k=int8, v=int2; k=int2, v=int8; k=int4, v=int2",
+                      "kv=int8; kv=channel_scale+int4; kv=center+int2"});
     const int scope = static_cast<int>(random() % 3);
     more = StrCat(kScopes[scope], ",window=", one_of(std::vector<int>{1, 16, 32}),
                   ",sinks=", one_of(std::vector<int>{0, 4, 9}));

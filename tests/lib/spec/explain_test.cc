@@ -126,6 +126,13 @@ TEST(Explain, DescribesTheStoreOfEveryTier) {
   ExpectContains(cold, "cold 5: of the rows that stay the lowest keys and values, each: int4");
 }
 
+TEST(Explain, TellsOfStatisticsThatLieWithTheFirstTier) {
+  const std::string text = OnOneLine(Explained(
+      "waterfill(budget=8x) | tiers=[k=center+turbo4, v=int8; k=center+turbo3, v=int4]", 128, 128));
+  ExpectContains(text, "bytes per head 516, learnt from its rows kernels");
+  ExpectContains(text, "bytes per head 4, learnt from its rows; 512 more are the first store's");
+}
+
 TEST(Explain, RefusesADimensionThatTheChainCannotStore) {
   const Result<Pipeline> pipeline = Pipeline::Parse("none | kv=int4(group=40)");
   ASSERT_TRUE(pipeline.ok());
