@@ -34,9 +34,9 @@
 #include "evict/row_kernels.h"
 #include "evict/selection.h"
 #include "evict/smoothing.h"
-#include "evict/typical_length.h"
 #include "evict/window_scores.h"
 #include "kvsieve/str_cat.h"
+#include "kvsieve/typical_length.h"
 
 namespace kvsieve::evict {
 namespace {

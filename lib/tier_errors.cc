@@ -1,25 +1,21 @@
 #include "lib/tier_errors.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "evict/typical_length.h"
 #include "kvsieve/encode_rows.h"
 #include "kvsieve/str_cat.h"
+#include "kvsieve/typical_length.h"
 
 namespace kvsieve {
 namespace {
 
 // More is no error but nonsense: a codec that was given rows it cannot hold.
 constexpr double kMostError = 1e6;
-// Lengths beyond are as good as equal.
-constexpr double kLongest = std::numeric_limits<float>::max();
 
 // f32 [rows, dim], some rows of a source.
 struct Sample {
@@ -32,15 +28,11 @@ struct Sample {
 
 // Without the rows that are far longer than the others: a sum of squares would tell of them alone.
 void KeepTypical(Sample& sample) {
-  const auto length = [&](std::int64_t r) {
-    const float* row = sample.elements.data() + r * sample.dim;
-    double square = 0;
-    for (int d = 0; d < sample.dim; ++d) square += static_cast<double>(row[d]) * row[d];
-    return static_cast<float>(std::min(std::sqrt(square), kLongest));
-  };
   std::vector<float> lengths;
-  for (std::int64_t r = 0; r < sample.rows; ++r) lengths.push_back(length(r));
-  const float longest = evict::LongestTypical(lengths);
+  for (std::int64_t r = 0; r < sample.rows; ++r) {
+    lengths.push_back(RowLength(sample.elements.data() + r * sample.dim, sample.dim));
+  }
+  const float longest = LongestTypical(lengths);
   std::int64_t typical = 0;
   for (std::int64_t r = 0; r < sample.rows; ++r) {
     if (lengths[static_cast<std::size_t>(r)] > longest) continue;

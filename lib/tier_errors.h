@@ -16,7 +16,7 @@ struct TierErrors {
 
 // Rows [first, end) of a head in one store, judged by up to 64 of them, in runs that the store
 // encodes together, evenly spread, without those that are far longer than the others
-// (evict::LongestTypical). 0 without rows.
+// (LongestTypical). 0 without rows.
 Result<TierErrors> MeasureErrors(const LayerStore& store, const HeadObservation& head,
                                  RowIndex first, RowIndex end);
 

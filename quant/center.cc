@@ -1,12 +1,14 @@
 // center: keys minus one mean vector per head. Exact for attention: the mean adds q.mean to every
 // logit of the rows stored this way, which ApplyToQuery returns for the caller to add back, so
 // that exact rows beside them stay comparable.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
 #include "kvsieve/str_cat.h"
+#include "kvsieve/typical_length.h"
 #include "quant/registry.h"
 #include "quant/row_math.h"
 
@@ -22,14 +24,30 @@ class CenterTransform final : public Transform {
   // The attention sink's key is short; minus the mean it is long, and so is its error.
   bool wants_exact_sinks() const override { return true; }
 
-  // stats: f32 mean [dim], summed in f64. No rows: zero.
+  // stats: f32 mean [dim] of the typical rows (LongestTypical), summed in f64. No rows: zero.
   Status Learn(const RowSource& rows, float* stats) const override {
-    std::vector<double> sums(static_cast<std::size_t>(dim_), 0.0);
-    KVS_RETURN_IF_ERROR(ForEachRow(rows, [&](RowIndex, const float* row) {
+    std::vector<double> sums(static_cast<std::size_t>(dim_));
+    std::vector<float> lengths;
+    lengths.reserve(static_cast<std::size_t>(rows.rows()));
+    const auto add = [&](const float* row) {
       for (int j = 0; j < dim_; ++j) sums[j] += row[j];
+    };
+    KVS_RETURN_IF_ERROR(ForEachRow(rows, [&](RowIndex, const float* row) {
+      add(row);
+      lengths.push_back(RowLength(row, dim_));
       return Status::Ok();
     }));
-    const double count = rows.rows() > 0 ? static_cast<double>(rows.rows()) : 1.0;
+    const float longest = LongestTypical(lengths);
+    const auto is_typical = [&](float length) { return length <= longest; };
+    const auto typical = std::count_if(lengths.begin(), lengths.end(), is_typical);
+    if (typical < rows.rows()) {  // rare: so rows are read twice only then
+      std::fill(sums.begin(), sums.end(), 0.0);
+      KVS_RETURN_IF_ERROR(ForEachRow(rows, [&](RowIndex r, const float* row) {
+        if (is_typical(lengths[r])) add(row);
+        return Status::Ok();
+      }));
+    }
+    const double count = typical > 0 ? static_cast<double>(typical) : 1.0;
     for (int j = 0; j < dim_; ++j) stats[j] = static_cast<float>(sums[j] / count);
     // A small rest added to a mean at the end of f32 could pass it.
     for (int j = 0; j < dim_; ++j) {

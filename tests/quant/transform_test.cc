@@ -185,6 +185,32 @@ TEST(Center, BiasAndWeightSumMakeAttentionExact) {
   for (int j = 0; j < dim; ++j) EXPECT_NEAR(output[j], exact[j], std::fabs(exact[j]) * 1e-6 + 1e-4);
 }
 
+// Rows up to 8 times as long as the median one count; one that is longer is as if it were not
+// there.
+TEST(Center, RowsFarLongerThanTheOthersAreLeftOutOfTheMean) {
+  const int dim = 48;
+  const auto mean_of = [&](const Rows& rows) {
+    std::vector<float> mean(dim);
+    EXPECT_TRUE(Center(dim)->Learn(rows, mean.data()).ok());
+    return mean;
+  };
+  Rows rows(100, dim);
+  for (float& x : rows.values()) x = 0.5F;
+  Rows others(98, dim);
+  others.values() = {rows.values().begin() + 2 * dim, rows.values().end()};
+  const auto scale = [&](int row, float factor) {
+    for (int j = 0; j < dim; ++j) rows.row(row)[j] = 0.5F * factor;
+  };
+  scale(0, -7.9F);
+  scale(1, 7.9F);
+  EXPECT_EQ(mean_of(rows), std::vector<float>(dim, 0.5F * 98 / 100));
+  for (const float factor : {8.1F, 1e6F, 1e38F}) {
+    scale(0, -factor);
+    scale(1, 2 * factor);
+    EXPECT_EQ(mean_of(rows), mean_of(others)) << factor;
+  }
+}
+
 TEST(Center, NoRowsLearnAZeroMean) {
   std::vector<float> mean(16, 9.0F);
   ASSERT_TRUE(Center(16)->Learn(Rows(0, 16), mean.data()).ok());
