@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
+#include "kvsieve/str_cat.h"
 #include "lib/byte_budget.h"
-#include "lib/tier_errors.h"
+#include "lib/refused_rows.h"
+#include "lib/staging.h"
 
 namespace kvsieve {
 namespace {
@@ -56,8 +59,21 @@ PositionSpan PlannedHead::SpanOf(RowIndex first, RowIndex end) const {
   return {end - first, head_.positions[first], head_.positions[end - 1]};
 }
 
+// Of a store that can hold some of the planned rows.
+Result<TierErrors> PlannedHead::MeasureHeld(const LayerStore& store,
+                                            std::span<const RowIndex> refused) const {
+  if (refused.empty()) return MeasureErrors(store, head_, begin_, end_);
+  std::vector<RowIndex> held;
+  for (RowIndex row = begin_; row < end_; ++row) {
+    if (!std::binary_search(refused.begin(), refused.end(), row)) held.push_back(row);
+  }
+  const ChosenRows keys(*head_.keys, held);
+  const ChosenRows values(*head_.values, held);
+  return MeasureErrors(store, {&keys, &values, {}}, 0, std::ssize(held));
+}
+
 // Tiers by their bytes; one that takes as many as another is never better for all rows, and left
-// out.
+// out, as one that holds none of them.
 Status PlannedHead::BuildLadder() {
   std::vector<int> tiers(layer_.stores.size());
   std::iota(tiers.begin(), tiers.end(), 0);
@@ -66,13 +82,17 @@ Status PlannedHead::BuildLadder() {
   });
   KVS_DCHECK(tiers.size() <= kMaxRungs);
   tier_of_ = {-1};
+  refused_ = {{}};
   for (const int tier : tiers) {
     const LayerStore& store = layer_.stores[tier];
     const auto bytes = static_cast<float>(RowBytesIn(store));
     if (bytes == ladder_.bytes[ladder_.rungs]) continue;
-    KVS_ASSIGN_OR_RETURN(const TierErrors errors, MeasureErrors(store, head_, begin_, end_));
+    std::vector<RowIndex> refused = RefusedRows(store, head_, begin_, end_);
+    if (begin_ < end_ && std::ssize(refused) == end_ - begin_) continue;
+    KVS_ASSIGN_OR_RETURN(const TierErrors errors, MeasureHeld(store, refused));
     const int rung = ++ladder_.rungs;
     tier_of_.push_back(tier);
+    refused_.push_back(std::move(refused));
     ladder_.bytes[rung] = bytes;
     ladder_.key_errors[rung] = errors.key;
     ladder_.value_errors[rung] = errors.value;
@@ -90,6 +110,7 @@ Status PlannedHead::Prepare(const RowLossSpans& losses) {
   FindSteps(ladder_, {of_planned(losses.key), of_planned(losses.value), of_planned(losses.drop)},
             steps_.data());
   ForceSteps();
+  KVS_RETURN_IF_ERROR(SkipRefused());
   FindBounds();
   rungs_.resize(planned);
   RaiseTo(kForcedStep);
@@ -147,6 +168,29 @@ void PlannedHead::ForceSteps() {
   const std::int64_t gone = std::max<std::int64_t>(0, layer_.tokens() - rows);
   force(within(0), within(limits_.sinks - gone), ladder_.rungs);
   force(within(rows - limits_.window), end_, FineRung());
+}
+
+// A rung that cannot hold a row has the step of the next one that can. Rows that must be on it are
+// on that one, or, where none is finer, on the finest that can hold them.
+Status PlannedHead::SkipRefused() {
+  const int rungs = ladder_.rungs;
+  for (int rung = 1; rung < rungs; ++rung) {
+    for (const RowIndex row : refused_[rung]) {
+      if (StepOf(row, rung) == kForcedStep) StepOf(row, rung + 1) = kForcedStep;
+    }
+  }
+  for (int rung = rungs; rung > 0; --rung) {
+    for (const RowIndex row : refused_[rung]) {
+      StepOf(row, rung) = rung < rungs ? StepOf(row, rung + 1) : kNoStep;
+    }
+  }
+  for (RowIndex row = begin_; row < end_; ++row) {
+    if (rungs > 0 && StepOf(row, 1) > kNoStep) continue;
+    return Status::Invalid(StrCat("position ", head_.positions[row],
+                                  ": no tier can hold so long a row; name one with wider scales or "
+                                  "elements, kv=int8 or kv=bf16"));
+  }
+  return Status::Ok();
 }
 
 std::span<const float> PlannedHead::StepsTo(int rung) const {

@@ -11,12 +11,14 @@
 #include "kvsieve/evict.h"
 #include "kvsieve/result.h"
 #include "lib/layer_state.h"
+#include "lib/tier_errors.h"
 #include "lib/tier_steps.h"
 
 namespace kvsieve {
 
-// The step of rows to a rung that they are on whatever the price.
+// The step of rows to a rung that they are on whatever the price, or never.
 inline constexpr float kForcedStep = std::numeric_limits<float>::infinity();
+inline constexpr float kNoStep = -std::numeric_limits<float>::infinity();
 
 // Rows that a plan must keep.
 struct PlanLimits {
@@ -36,7 +38,7 @@ class PlannedHead {
   PlannedHead(const LayerState& layer, const HeadObservation& head, const PlanLimits& limits);
 
   // Measures the tiers' errors and finds the steps of the rows; all are on rung 0, or where they
-  // must be, then. losses: [rows].
+  // must be, then. losses: [rows]. Fails where no tier can hold a row, and names its position.
   Status Prepare(const RowLossSpans& losses);
 
   // How many rows are on each rung at a price.
@@ -81,6 +83,8 @@ class PlannedHead {
 
  private:
   Status BuildLadder();
+  Result<TierErrors> MeasureHeld(const LayerStore& store, std::span<const RowIndex> refused) const;
+  Status SkipRefused();
   void FindBounds();
   // What `rows` rows of a rung take beside fixed_bytes_.
   std::int64_t BytesOn(int rung, std::int64_t rows) const;
@@ -88,6 +92,9 @@ class PlannedHead {
   void ForceSteps();
   int FineRung() const;
   std::span<const float> StepsTo(int rung) const;
+  float& StepOf(RowIndex row, int rung) {
+    return steps_[static_cast<std::size_t>((rung - 1) * (end_ - begin_) + (row - begin_))];
+  }
 
   const LayerState& layer_;
   const HeadObservation& head_;
@@ -95,7 +102,8 @@ class PlannedHead {
   RowIndex begin_ = 0;  // planned are rows [begin_, end_); those before and behind are exact
   RowIndex end_ = 0;
   Ladder ladder_;
-  std::vector<int> tier_of_;  // of rungs 1, 2, ...; [0] is not used
+  std::vector<int> tier_of_;                    // of rungs 1, 2, ...; [0] is not used
+  std::vector<std::vector<RowIndex>> refused_;  // by the tiers of the rungs; mostly none
   std::int64_t tail_bytes_ = 0;
   // Of exact rows and of tiers without rows, also of those off the ladder.
   std::int64_t fixed_bytes_ = 0;

@@ -40,7 +40,7 @@ std::int64_t Model::Window(std::size_t layer) const {
   return std::min(kQueries, prompts[layer].rows());
 }
 
-Cache Model::Finished(std::string_view spec, std::int64_t chunk, Parallel* parallel) const {
+Cache Model::Staged(std::string_view spec, std::int64_t chunk, Parallel* parallel) const {
   CacheOptions options;
   options.parallel = parallel;
   Cache cache = cache_test::MustCreate(spec, layers, options);
@@ -67,6 +67,11 @@ Cache Model::Finished(std::string_view spec, std::int64_t chunk, Parallel* paral
                                            layers[i].key_dim));
     EXPECT_TRUE(observed.ok()) << observed.message();
   }
+  return cache;
+}
+
+Cache Model::Finished(std::string_view spec, std::int64_t chunk, Parallel* parallel) const {
+  Cache cache = Staged(spec, chunk, parallel);
   const Status finished = cache.FinishPrefill();
   EXPECT_TRUE(finished.ok()) << spec << ": " << finished.message();
   return cache;

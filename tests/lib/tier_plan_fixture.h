@@ -51,7 +51,8 @@ struct Model {
   Model(std::vector<LayerSpec> specs, std::int64_t rows, std::uint64_t seed);
 
   std::int64_t Window(std::size_t layer) const;
-  // Chunks of `chunk` rows; 0: at once.
+  // Chunks of `chunk` rows; 0: at once. Staged: the prompt is not finished.
+  Cache Staged(std::string_view spec, std::int64_t chunk = 0, Parallel* parallel = nullptr) const;
   Cache Finished(std::string_view spec, std::int64_t chunk = 0, Parallel* parallel = nullptr) const;
   // How the cache is given the rows. What rows lose is told of f32.
   ElementType type = ElementType::kF32;
