@@ -11,9 +11,11 @@ namespace {
 
 constexpr std::int64_t kMaxLayer = 65535;
 
-// True when the ranges share a layer in every model that has both. Ranges that count from
-// different ends are left to Pipeline::CheckLayers, which knows the model.
+// True when the ranges share a layer in every model that has both. Other ranges that count from
+// different ends are left to Pipeline::CheckLayers, which knows the model. No two ranges begin with
+// the same number then, so that their order in a canonical spec is one.
 bool SurelyOverlap(const LayerRange& a, const LayerRange& b) {
+  if (a.first == b.first || a.last == b.last) return true;
   const bool from_end = a.first < 0;
   for (const int bound : {a.last, b.first, b.last}) {
     if ((bound < 0) != from_end) return false;

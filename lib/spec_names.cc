@@ -29,6 +29,12 @@ constexpr StageInfo kStoragePresets[] = {
      "KIVI's, 160 bytes a row at dim 128: 4 bits, keys per channel, the last 128 rows exact",
      "k=channel(bits=4,group=32), v=int4(group=32) | tail=128 | exact_sinks=0", ""}};
 
+// Short forms too, as turbo4 of turbo.
+bool IsCodec(std::string_view name) {
+  const std::string_view stem = name.substr(0, name.find_last_not_of("0123456789") + 1);
+  return FindStage(CodecInfos(), name) != nullptr || FindStage(CodecInfos(), stem) != nullptr;
+}
+
 Status CodecWithoutSide(int column, std::string_view name) {
   return SpecError(column, StrCat("'", name, "' is a codec: write kv=", name));
 }
@@ -53,7 +59,7 @@ std::vector<std::string_view> StoragePresetNames() {
 bool IsStoragePreset(std::string_view name) { return FindStage(kStoragePresets, name) != nullptr; }
 
 Status CheckEvictPlace(const SpecCall& call) {
-  if (FindStage(CodecInfos(), call.name) != nullptr) {
+  if (IsCodec(call.name)) {
     return CodecWithoutSide(call.column, call.name);
   }
   return Status::Ok();
@@ -63,7 +69,7 @@ Status CheckSectionPlace(int column, std::string_view name) {
   if (IsStoragePreset(name)) {
     return SpecError(column, StrCat(name, " is a whole section: put it behind a '|' of its own"));
   }
-  if (FindStage(CodecInfos(), name) != nullptr) return CodecWithoutSide(column, name);
+  if (IsCodec(name)) return CodecWithoutSide(column, name);
   if (name == "none" || name == kRecipe || FindStage(EvictorInfos(), name) != nullptr ||
       FindStage(PlannerInfos(), name) != nullptr) {
     return SpecError(column, StrCat("evict stage '", name, "' must come first in the spec"));

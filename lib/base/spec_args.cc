@@ -11,6 +11,9 @@
 namespace kvsieve {
 namespace {
 
+char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+// Upper and lower case are alike.
 int EditDistance(std::string_view a, std::string_view b) {
   std::vector<int> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -18,7 +21,7 @@ int EditDistance(std::string_view a, std::string_view b) {
     int diagonal = row[0];
     row[0] = static_cast<int>(i);
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const int substitute = diagonal + (a[i - 1] != b[j - 1]);
+      const int substitute = diagonal + (Lower(a[i - 1]) != Lower(b[j - 1]));
       diagonal = row[j];
       row[j] = std::min({substitute, row[j] + 1, row[j - 1] + 1});
     }

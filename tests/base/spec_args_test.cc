@@ -40,6 +40,12 @@ TEST(SpecArgs, ReportsTheFirstMistakeWithItsColumn) {
   EXPECT_EQ(group, 32);
 }
 
+TEST(SpecArgs, SuggestsNamesWhateverTheirCase) {
+  const std::vector<std::string_view> known = {"int4", "snapkv", "AVX3"};
+  EXPECT_EQ(Suggest("SnapKV", known), " (did you mean snapkv?)");
+  EXPECT_EQ(Suggest("avx2", known), " (did you mean AVX3?)");
+}
+
 TEST(SpecArgs, SuggestsANearOption) {
   const SpecCall call = Call({{"windw", "32", 9, 15, {}}});
   ArgReader args(call);
