@@ -34,7 +34,7 @@ Result<Cache> Cache::Fork() const {
     fork->parallel = impl_->parallel;
     fork->decode_rows = impl_->decode_rows;
     fork->finished = impl_->finished;
-    fork->speculative_rows = impl_->speculative_rows;
+    fork->speculative = impl_->speculative;
     fork->scratch_peak_bytes = impl_->scratch_peak_bytes;
     fork->layers.reserve(impl_->layers.size());
     for (const LayerState& layer : impl_->layers) {

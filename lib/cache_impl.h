@@ -34,7 +34,7 @@ struct Cache::Impl {
 
   std::vector<LayerState> layers;
   bool finished = false;
-  std::int64_t speculative_rows = 64;  // most verify rows of a layer; a setting, like the allocator
+  VerifyRoom speculative;  // a setting, like the allocator
   std::int64_t scratch_peak_bytes = 0;
 
   // The layers of a saved state whose head was read; on an error nothing changes.

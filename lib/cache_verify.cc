@@ -55,7 +55,7 @@ Status Cache::ReserveSpeculative(std::int64_t n) {
       roomy.push_back(std::move(rows));
     }
     for (std::size_t i = 0; i < roomy.size(); ++i) impl_->layers[i].verify = std::move(roomy[i]);
-    impl_->speculative_rows = n;
+    impl_->speculative = {n, true};
     return Status::Ok();
   });
 }
@@ -66,7 +66,7 @@ bool Cache::CanRollback(std::int64_t n) const {
     if (layer.verify.rows() != first.verify.rows()) return false;
   }
   const std::int64_t open = first.verify.rows();
-  const std::int64_t most = !impl_->finished ? 0 : open > 0 ? open : impl_->speculative_rows;
+  const std::int64_t most = !impl_->finished ? 0 : open > 0 ? open : impl_->speculative.most;
   return n >= 0 && n <= most;
 }
 

@@ -9,6 +9,16 @@
 
 namespace kvsieve {
 
+std::int64_t VerifyRows::RoomFor(const RowShape& shape) const {
+  std::int64_t rows = room();
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const std::size_t row_bytes = static_cast<std::size_t>(kv_heads_) * shape.row_bytes(side);
+    if (row_bytes == 0) continue;
+    rows = std::min(rows, static_cast<std::int64_t>(buffer(side).bytes() / row_bytes));
+  }
+  return rows;
+}
+
 Result<VerifyRows> VerifyRows::WithRoom(Allocator& allocator, const RowShape& shape, int kv_heads,
                                         std::int64_t room) const {
   KVS_DCHECK(room >= rows_);
@@ -61,13 +71,14 @@ Status VerifyRows::Copy(const RowShape& shape, Side side, const HeadsView& rows,
 
 Status VerifyRows::Append(Allocator& allocator, const RowShape& shape, const HeadsView& keys,
                           const HeadsView& values, std::span<const TokenPos> positions,
-                          NonFinitePolicy policy, std::int64_t most_rows) {
+                          NonFinitePolicy policy, VerifyRoom allowed) {
   const std::int64_t total = rows_ + std::ssize(positions);
-  KVS_DCHECK(total <= most_rows);
-  if (total > room()) {
-    const std::int64_t wanted = std::min(most_rows, std::max(total, 2 * room()));
+  KVS_DCHECK(total <= allowed.most);
+  if (const std::int64_t room = RoomFor(shape); total > room) {
+    const std::int64_t wanted =
+        allowed.reserved ? allowed.most : std::min(allowed.most, std::max(total, 2 * room));
     KVS_ASSIGN_OR_RETURN(VerifyRows roomy, WithRoom(allocator, shape, keys.heads, wanted));
-    KVS_RETURN_IF_ERROR(roomy.Append(allocator, shape, keys, values, positions, policy, most_rows));
+    KVS_RETURN_IF_ERROR(roomy.Append(allocator, shape, keys, values, positions, policy, allowed));
     *this = std::move(roomy);
     return Status::Ok();
   }

@@ -18,6 +18,12 @@
 
 namespace kvsieve {
 
+// How many rows a layer may hold, and whether the first one takes memory for all of them.
+struct VerifyRoom {
+  std::int64_t most = 64;
+  bool reserved = false;
+};
+
 class VerifyRows {
  public:
   std::int64_t rows() const { return rows_; }
@@ -28,11 +34,11 @@ class VerifyRows {
   std::int64_t RowsBefore(TokenPos end) const;
 
   // Copies the rows behind those held, scanning for NaN and Inf; takes memory for at most
-  // `most_rows`, which bounds the rows held. An error names side, head and row, and nothing
+  // `allowed.most`, which bounds the rows held. An error names side, head and row, and nothing
   // changes.
   Status Append(Allocator& allocator, const RowShape& shape, const HeadsView& keys,
                 const HeadsView& values, std::span<const TokenPos> positions,
-                NonFinitePolicy policy, std::int64_t most_rows);
+                NonFinitePolicy policy, VerifyRoom allowed);
   // The same rows with room for `room` in all, which is not less than rows().
   Result<VerifyRows> WithRoom(Allocator& allocator, const RowShape& shape, int kv_heads,
                               std::int64_t room) const;
@@ -60,6 +66,8 @@ class VerifyRows {
     return static_cast<std::size_t>(r * kv_heads_ + head);
   }
   std::int64_t room() const { return std::ssize(zeroed_); }
+  // The same for rows of these types: the memory may have been taken for smaller ones.
+  std::int64_t RoomFor(const RowShape& shape) const;
   Status Copy(const RowShape& shape, Side side, const HeadsView& rows, NonFinitePolicy policy);
 
   Buffer keys_;  // [room][kv_heads][dim], so that more room moves nothing about

@@ -69,6 +69,25 @@ TEST(Verify, ReservedRowsAskForNoMemory) {
 }
 
 // A refused request leaves the rows as they were; the same call then does what it would have done.
+// The types that rows will have are not known before the first one.
+TEST(Verify, TheFirstRowTakesAllThatWasReserved) {
+  TestAllocator allocator;
+  Life life = LifeOf("none | kv=int8");
+  life.options.allocator = &allocator;
+  life.prompt_rows = 0;
+  Cache cache = life.At(Stage::kFinished);
+  ASSERT_TRUE(cache.ReserveSpeculative(50).ok());
+  Result<Cache> fork = cache.Fork();
+  ASSERT_TRUE(fork.ok());
+  for (Cache* one : {&cache, &*fork}) {
+    AppendNext(*one, Phase::kVerify, 1);
+    allocator.fail_at = 0;
+    AppendNext(*one, Phase::kVerify, 49);
+    EXPECT_EQ(allocator.refusals, 0);
+    allocator.fail_at = -1;
+  }
+}
+
 TEST(Verify, WithoutMemoryAllRowsStayOpen) {
   TestAllocator allocator;
   Life life = LifeOf("none | kv=int8 | exact_sinks=4 | tail=8");

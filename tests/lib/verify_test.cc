@@ -118,6 +118,20 @@ TEST(Verify, OpenRowsMustBeOfOneType) {
   EXPECT_TRUE(append_half().ok());  // nothing is left that says f32
 }
 
+// Memory that was taken for smaller rows has no room for as many larger ones.
+TEST(Verify, RowsOfALargerTypeTakeMoreMemory) {
+  Cache cache = MustCreate("none | kv=int8", {MakeLayer(2, 1, 32, 32)});
+  ASSERT_TRUE(cache.FinishPrefill().ok());
+  const Prompt rows = MakePrompt(cache.layer(0), 4, 1);
+  const cache_test::TypedRows half(rows.keys, ElementType::kF16);
+  const HeadsView view = half.HeadMajor(1, 4, 32);
+  ASSERT_TRUE(cache.Append(0, Phase::kVerify, view, view, Positions(0, 4)).ok());
+  ASSERT_TRUE(cache.Rollback(4).ok());
+  ASSERT_TRUE(AppendRows(cache, 0, Phase::kVerify, rows, 0, 4).ok());
+  EXPECT_GE(cache.Report().reserved_bytes, 2 * 4 * 32 * 4 + 4 * 4);  // K, V and positions
+  EXPECT_EQ(cache_test::GatherHead(cache, 0, 0).keys, rows.keys);
+}
+
 TEST(Verify, AttentionSeesOpenRowsByPosition) {
   cache_test::OnEveryTarget([] {
     for (const char* spec : {"none | kv=f16", "none | kv=int8 | tail=8"}) {
