@@ -33,6 +33,10 @@ std::vector<RowIndex> RowsSharing(std::span<const LayerStore> stores, Side side,
   return rows;
 }
 
+void AddNote(std::string_view what, std::string& note) {
+  note += StrCat(note.empty() ? "" : "; ", what);
+}
+
 }  // namespace
 
 Status PrefillPlan::Decide(std::int64_t scratch_limit_bytes) {
@@ -90,8 +94,7 @@ Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
   for (std::size_t n = 0; n < scored.size(); ++n) {
     KeepDecided(scored[n], decisions[n]);
     if (scratch.recomputed) {
-      std::string& note = plans_[scored[n]].note;
-      note += StrCat(note.empty() ? "" : "; ", "scoring scratch too small: q.k computed twice");
+      AddNote("scoring scratch too small: q.k computed twice", plans_[scored[n]].note);
     }
   }
   return Status::Ok();
@@ -99,7 +102,7 @@ Status PrefillPlan::Score(std::int64_t scratch_limit_bytes) {
 
 Result<std::vector<LayerDecision>> PrefillPlan::DecideRanked(
     std::span<const std::size_t> ranked, std::span<const Observation> observations,
-    ScoreScratch& scratch) const {
+    ScoreScratch& scratch) {
   const Evictor& evictor = *pipeline_.evictor();
   if (evictor.byte_budget() == nullptr) {
     return evictor.Decide(observations, pipeline_.tier_rule(), parallel_, &scratch);
@@ -118,6 +121,13 @@ Result<std::vector<LayerDecision>> PrefillPlan::DecideRanked(
     }
   }
   call.limit_bytes = evictor.byte_budget()->LimitOf(full_bytes);
+  if (ranked.empty() && call.fixed_bytes > call.limit_bytes) {
+    for (LayerPlan& plan : plans_) {
+      AddNote(StrCat("budget ", evictor.byte_budget()->ToString(), " allows ", call.limit_bytes,
+                     " bytes, ", call.fixed_bytes, " must stay"),
+              plan.note);
+    }
+  }
   if (pipeline_.plans_tiers()) return PlanTiers(call, parallel_, &scratch);
   return DecideBytes(call, parallel_, &scratch);
 }

@@ -49,7 +49,7 @@ class PrefillPlan {
   // ranked: indexes of the layers observed.
   Result<std::vector<LayerDecision>> DecideRanked(std::span<const std::size_t> ranked,
                                                   std::span<const Observation> observations,
-                                                  ScoreScratch& scratch) const;
+                                                  ScoreScratch& scratch);
   void KeepAll(std::size_t layer_index);
   // Raises the peak to `bytes` beside the lists of rows as they are now.
   void NoteScratch(std::int64_t bytes);

@@ -60,6 +60,16 @@ Sample TakeSample(const RowSource& source, RowIndex first, RowIndex end, int run
   return sample;
 }
 
+// V where it lies in K: the first elements of the same rows, which are those that were stored.
+Sample PrefixOf(const Sample& keys, int dim) {
+  Sample values{keys.rows, dim, {}};
+  for (std::int64_t r = 0; r < keys.rows; ++r) {
+    const auto row = keys.elements.begin() + r * keys.dim;
+    values.elements.insert(values.elements.end(), row, row + dim);
+  }
+  return values;
+}
+
 // Sum over all rows of their distance from `centers`: one row, or one for each of the sample's.
 // Summed dim by dim, which compilers vectorize.
 template <class T>
@@ -122,7 +132,9 @@ Result<TierErrors> MeasureErrors(const LayerStore& store, const HeadObservation&
   TierErrors errors;
   if (first >= end) return errors;
   const Sample keys = TakeSample(*head.keys, first, end, store.group_rows());
-  const Sample values = TakeSample(*head.values, first, end, store.group_rows());
+  const Sample values = store.value != nullptr
+                            ? TakeSample(*head.values, first, end, store.group_rows())
+                            : PrefixOf(keys, head.values->dim());
   KVS_ASSIGN_OR_RETURN(std::vector<float> stored, StoreAndRead(*store.key, keys));
   errors.key = ErrorOf(keys, stored, keys.dim, SquareAround(keys, MeanOf(keys).data(), 0));
   if (store.value != nullptr) {

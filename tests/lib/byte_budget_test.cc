@@ -208,6 +208,22 @@ TEST(ByteBudget, SlidingLayersAreInsideTheBudget) {
   EXPECT_LT(budget - KeptBytes(cache), OneRowEach(spec, cache));
 }
 
+// Where no layer is ranked nothing can go, and that is said.
+TEST(ByteBudget, SlidingLayersAloneSayWhatTheBudgetDoesNotHold) {
+  std::vector<LayerSpec> layers = ThreeLayers();
+  for (LayerSpec& layer : layers) layer.sliding_window = 50;
+  const Model model(layers, 200, 78);
+  const Cache cache = model.Finished("snapkv(window=8,budget=1kB) | kv=int8");
+  for (int layer = 0; layer < 3; ++layer) {
+    EXPECT_EQ(cache.ReportLayer(layer).note,
+              StrCat("sliding window: rows fall away by age, none are scored; budget 1000B allows "
+                     "1000 bytes, ",
+                     KeptBytes(cache), " must stay"));
+  }
+  const Cache roomy = model.Finished("snapkv(window=8,budget=1MB) | kv=int8");
+  EXPECT_EQ(roomy.ReportLayer(0).note.find("budget"), std::string::npos);
+}
+
 // Heads hold what their rows take, no more: a ragged split frees memory where rows are few.
 TEST(ByteBudget, MemoryFollowsRaggedHeads) {
   const Model model(ThreeLayers(), 400, 77);

@@ -259,6 +259,34 @@ TEST(Mla, ByteBudgetsCountTheRowsOnce) {
   EXPECT_GT(report.kept_bytes() + 576 + 2 + 4 + 8, full / 8);
 }
 
+// Rows that are far longer than others behind the prefix, where only K has them: what a plan
+// measures of K and of V is of the same rows, whatever lies in memory behind them.
+TEST(Mla, PlansMeasureTheRowsOnce) {
+  Prompt prompt = MakePrompt(MlaLayer(2, 576, 512), 200, 11);
+  for (int row = 10; row < 190; row += 3) {
+    for (int d = 512; d < 576; ++d) prompt.keys[row * 576 + d] *= 200;
+  }
+  const std::string_view spec = "waterfill(budget=4x,window=8) | tiers=[kv=int8; kv=int4; kv=int2]";
+  std::vector<std::string> states;
+  for (const int fill : {0, 0xFF, 0x3F}) {
+    const std::vector<float> queries = UniformRows(2 * 200 * 576, 5);
+    Cache cache = MustCreate(spec, {prompt.layer});
+    MustAppend(cache, 0, prompt);
+    ASSERT_TRUE(
+        cache.Observe(0, prompt.positions, HeadsView::HeadMajor(queries.data(), 2, 200, 576)).ok());
+    {
+      const std::vector<std::uint8_t> before(std::size_t{1} << 20, static_cast<std::uint8_t>(fill));
+    }
+    ASSERT_TRUE(cache.FinishPrefill().ok());
+    states.push_back(cache_test::StateOf(cache));
+    const std::int64_t limit = 200 * 576 * 2 / 4;
+    EXPECT_LE(cache.Report().kept_bytes(), limit);
+    EXPECT_GT(cache.Report().kept_bytes(), limit * 98 / 100);  // all rows want more than int2
+  }
+  EXPECT_TRUE(states[0] == states[1]);
+  EXPECT_TRUE(states[0] == states[2]);
+}
+
 TEST(Mla, TheReportSaysOneStoreAndThePortablePath) {
   const Cache cache = Filled("none | kv=int8", MakePrompt(MlaLayer(4, 96, 64), 100, 10));
   const LayerReport report = cache.ReportLayer(0);
