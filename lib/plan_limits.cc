@@ -31,15 +31,14 @@ Status CheckRequest(const Pipeline& pipeline, const PlanRequest& request) {
   if (pipeline.plans_tiers()) {
     if (request.decode_tokens == 0) return Status::Ok();
     return Status::Unsupported(
-        StrCat("plan: the budget in bytes of waterfill and best does not "
-               "count ",
-               request.decode_tokens, " decode tokens; plan with none"));
+        StrCat("plan: the budget in bytes of waterfill and best does not count ",
+               request.decode_tokens, " decode tokens; leave them out of the plan"));
   }
   if (pipeline.tiers() > 1) KVS_RETURN_IF_ERROR(CheckTiers(pipeline));
   if (pipeline.schedule().kind == Schedule::Kind::kEvery && request.decode_tokens > 0) {
-    return Status::Unsupported(StrCat("plan: which rows schedule=", pipeline.schedule().Canonical(),
-                                      " moves among ", request.decode_tokens,
-                                      " decode tokens depends on the data; plan with none"));
+    return Status::Unsupported(StrCat(
+        "plan: which rows schedule=", pipeline.schedule().Canonical(), " moves among ",
+        request.decode_tokens, " decode tokens depends on the data; leave them out of the plan"));
   }
   return Status::Ok();
 }

@@ -128,7 +128,8 @@ std::string LayersText(const eval::ModelConfig& model) {
   }
   std::string text;
   for (const auto& [shape, count] : shapes) {
-    text += StrCat(text.empty() ? "" : "; ", count, " of ", shape);
+    text +=
+        StrCat(text.empty() ? "" : "; ", count, count == 1 ? " layer of " : " layers of ", shape);
   }
   return text;
 }
@@ -185,12 +186,14 @@ void PrintFit(std::FILE* out, const FitReport& report) {
                       : "",
                   ", rows come as ", ElementName(report.request.key_type)));
   if (std::ranges::any_of(report.results, &FitResult::at_most)) {
-    PrintWrapped(out, "<=: at most. Scores decide what a plan keeps, its budget how much that is");
+    PrintWrapped(out,
+                 "<=: at most; what a plan keeps depends on the data, and never passes its budget");
   }
   for (const std::string& note : report.model.notes) PrintWrapped(out, StrCat("note: ", note));
   if (report.memory_bytes) {
     PrintWrapped(out, StrCat("fits: resident, at most, in ", *report.memory_bytes,
-                             " bytes; longest: the longest context that does"));
+                             " bytes; longest: the longest context that does. At prefill the rows "
+                             "lie there as they come, too, which fits does not ask"));
   }
   if (report.suggested) {
     PrintWrapped(out,

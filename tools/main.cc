@@ -2,9 +2,12 @@
 //
 // Exit codes: 0 done, 1 the answer is no (fit), 2 bad usage or bad input, with one line on stderr:
 // what, where, what to do.
+#include <signal.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -16,6 +19,7 @@
 #include "kvsieve/spec_args.h"
 #include "kvsieve/str_cat.h"
 #include "kvsieve/targets.h"
+#include "lib/eval/atomic_file.h"
 #include "lib/eval/file_error.h"
 #include "tools/context.h"
 #include "tools/decimal.h"
@@ -90,7 +94,25 @@ Status PrintHelpOrVersion(const CLI::App& app, const CLI::Success& asked) {
   return FlushOutput();
 }
 
+// Ends the program as the signal would, without leaving files that are half written.
+void EndBySignal(int number) {
+  eval::RemoveTemporaryFiles();
+  std::raise(number);  // SA_RESETHAND: its own action now
+}
+
+void HandleSignals() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action = {};
+    if (sigaction(number, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = EndBySignal;
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+    sigaction(number, &action, nullptr);
+  }
+}
+
 int Main(int argc, char** argv) {
+  HandleSignals();
   CLI::App app("What eviction and compression of a KV cache cost and save.", "kvsieve");
   Context context;
   app.require_subcommand(1);

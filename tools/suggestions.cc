@@ -30,6 +30,7 @@ constexpr Measured kMeasured[] = {
     {"snapkv(budget=50%,pool=max:15) | k=center+turbo4, v=turbo4 | exact_sinks=4", 0.1019},
     {"none | k=center+turbo4, v=turbo2 | exact_sinks=4", 0.1142},
     {"none | k3v4_nc", 0.1175},
+    {"best(8x)", 0.1262},
     {"none | k=center+turbo3, v=turbo2 | exact_sinks=4", 0.1299},
     {"none | 3bit_nc", 0.1587},
     {"output_perturbation(budget=25%,pool=none)", 0.1860},

@@ -4,7 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -15,6 +18,27 @@ namespace kvsieve::eval {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Names of temporary files where a signal handler can read them: no lock, no heap.
+struct TemporaryName {
+  std::atomic<bool> taken = false;
+  std::atomic<bool> complete = false;
+  char path[PATH_MAX] = {};
+};
+static_assert(std::atomic<bool>::is_always_lock_free);
+TemporaryName temporary_names[8];
+
+// The place of the name, or `none` where all are taken.
+int AddTemporaryName(const std::string& path, int none) {
+  if (path.size() >= PATH_MAX) return none;
+  for (TemporaryName& name : temporary_names) {
+    if (name.taken.exchange(true)) continue;
+    *std::copy(path.begin(), path.end(), name.path) = '\0';
+    name.complete = true;
+    return static_cast<int>(&name - temporary_names);
+  }
+  return none;
+}
 
 // 0, or the errno of the first write that failed.
 int WriteAll(int descriptor, std::span<const std::byte> bytes) {
@@ -55,10 +79,13 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   file.target_ = FollowLinks(path);
   if (file.target_.empty()) return file.errors_.System("write", ELOOP);
   file.temporary_ = StrCat(file.target_, ".", static_cast<long>(getpid()), ".tmp");
+  file.name_ = AddTemporaryName(file.temporary_, kNoName);
   file.descriptor_ = open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
                           S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
-  if (file.descriptor_ < 0) return file.errors_.System("write", errno);
-  return file;
+  if (file.descriptor_ >= 0) return file;
+  const int error = errno;
+  file.ForgetName();
+  return file.errors_.System("write", error);
 }
 
 Status AtomicFile::Write(std::span<const std::byte> bytes) {
@@ -71,10 +98,9 @@ Status AtomicFile::Commit() {
   // Some file systems report a full disk only here.
   if (close(std::exchange(descriptor_, -1)) != 0 && error == 0) error = errno;
   if (error == 0 && std::rename(temporary_.c_str(), target_.c_str()) != 0) error = errno;
-  if (error != 0) {
-    unlink(temporary_.c_str());
-    return errors_.System("write", error);
-  }
+  if (error != 0) unlink(temporary_.c_str());
+  ForgetName();
+  if (error != 0) return errors_.System("write", error);
   SyncFolder(target_);
   return Status::Ok();
 }
@@ -83,6 +109,20 @@ void AtomicFile::Discard() {
   if (descriptor_ < 0) return;
   close(descriptor_);
   unlink(temporary_.c_str());
+  ForgetName();
+}
+
+void AtomicFile::ForgetName() {
+  const int index = std::exchange(name_, kNoName);
+  if (index == kNoName) return;
+  temporary_names[index].complete = false;
+  temporary_names[index].taken = false;
+}
+
+void RemoveTemporaryFiles() {
+  for (const TemporaryName& name : temporary_names) {
+    if (name.complete) unlink(name.path);
+  }
 }
 
 Status WriteFileAtomically(const std::string& path,

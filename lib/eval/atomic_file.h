@@ -27,6 +27,7 @@ class AtomicFile {
       : errors_(std::move(other.errors_)),
         target_(std::move(other.target_)),
         temporary_(std::move(other.temporary_)),
+        name_(std::exchange(other.name_, kNoName)),
         descriptor_(std::exchange(other.descriptor_, -1)) {}
   AtomicFile& operator=(AtomicFile&&) = delete;
 
@@ -39,12 +40,19 @@ class AtomicFile {
  private:
   explicit AtomicFile(const std::string& path) : errors_(path) {}
   void Discard();
+  void ForgetName();
 
   FileErrors errors_;
   std::string target_;
   std::string temporary_;
+  static constexpr int kNoName = -1;
+  int name_ = kNoName;  // of those that RemoveTemporaryFiles reads
   int descriptor_ = -1;
 };
+
+// Removes the temporary files of this process that are not committed, eight at most: for a handler
+// of the signal that ends it. Async-signal-safe.
+void RemoveTemporaryFiles();
 
 // The parts, one after the other, as one AtomicFile.
 Status WriteFileAtomically(const std::string& path,

@@ -250,20 +250,20 @@ Result<Safetensors> ParseSafetensors(std::span<const std::byte> file, const File
   }
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), kLengthBytes);
+  const auto* header = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
+  if (header_bytes == 0 || (file.size() > kLengthBytes && header[0] != '{')) {
+    return errors.Invalid("header", "does not begin with '{'", "this is not a safetensors file");
+  }
   if (header_bytes > kMaxHeaderBytes) {
     return errors.Invalid("header length",
                           StrCat(header_bytes, " bytes is more than the limit of 16 MiB"),
-                          "this is not a safetensors file, or it holds too many tensors");
+                          "it holds too many tensors");
   }
   if (header_bytes > file.size() - kLengthBytes) {
     return errors.Invalid("header length",
                           StrCat(header_bytes, " bytes is more than the ",
                                  file.size() - kLengthBytes, " that follow: the file is truncated"),
                           "copy or capture it again");
-  }
-  const auto* header = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
-  if (header_bytes == 0 || header[0] != '{') {
-    return errors.Invalid("header", "does not begin with '{'", "this is not a safetensors file");
   }
   // The JSON library takes a zero byte for the end of the text; nothing may hide behind it.
   if (const void* zero = std::memchr(header, 0, header_bytes); zero != nullptr) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "kvsieve/saved_state.h"
 #include "kvsieve/str_cat.h"
 #include "lib/eval/non_finite.h"
 #include "lib/eval/safetensors.h"
@@ -285,6 +286,9 @@ class TraceReader {
 }  // namespace
 
 Result<TraceContent> ReadTrace(std::span<const std::byte> file, const FileErrors& errors) {
+  if (BeginsSavedState(file)) {
+    return errors.Invalid("", "is a saved cache, not a trace", "kvsieve inspect reads it");
+  }
   KVS_ASSIGN_OR_RETURN(const Safetensors tensors, ParseSafetensors(file, errors));
   TraceContent content;
   KVS_RETURN_IF_ERROR(TraceReader(tensors, errors, &content).Read());

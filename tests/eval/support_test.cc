@@ -17,6 +17,7 @@
 #include "kvsieve/eval/trace.h"
 #include "lib/eval/atomic_file.h"
 #include "lib/eval/file_error.h"
+#include "lib/eval/html/scatter_svg.h"
 #include "lib/eval/noise.h"
 #include "lib/eval/portable_math.h"
 #include "lib/eval/safetensors.h"
@@ -212,6 +213,24 @@ TEST(Safetensors, WhatIsWrittenReadsBack) {
     // Wide types first and a padded header: every tensor is aligned to its element.
     const auto place = static_cast<std::size_t>(tensor.bytes.data() - bytes.data());
     EXPECT_EQ(place % TensorTypeBytes(tensor.type), 0U);
+  }
+}
+
+// Where the number of a point is drawn.
+double NumberHeight(const std::string& svg, int number) {
+  const std::size_t text = svg.find(">" + std::to_string(number) + "</text>");
+  const std::size_t y = svg.rfind(" y=\"", text);
+  return std::stod(svg.substr(y + 4));
+}
+
+// Of points that touch, whichever is drawn first.
+TEST(ScatterSvg, NumbersStandInTheOrderOfTheirPoints) {
+  for (const bool upper_first : {false, true}) {
+    std::vector<ScatterPoint> points = {
+        {1e5, 0.354, false, 7, ""}, {1e5, 0.378, false, 8, ""}, {9e5, 0.01, true, 9, ""}};
+    if (upper_first) std::swap(points[0], points[1]);
+    const std::string svg = ScatterSvg(points);
+    EXPECT_LT(NumberHeight(svg, 8), NumberHeight(svg, 7));  // SVG counts down the page
   }
 }
 

@@ -62,7 +62,7 @@ class Fit(CliTest):
         self.assertFalse(self.fit("dense", 32768, "-p", SPEC)["pipelines"][0]["at_most"])
         text = self.results(*command)
         self.assertIn(" <=512.0 ", text)
-        self.assertIn("<=: at most.", text)
+        self.assertIn("<=: at most;", text)
         self.assertNotIn("<=", self.results(*command[:-1], SPEC))
         resident = plan["resident"]["most"]
         self.assertEqual(self.exit_code(*command[1:], "--mem", f"{resident}B"), 0)
@@ -137,7 +137,7 @@ class Fit(CliTest):
     def test_the_table_says_what_it_means(self):
         text = self.results("fit", "--model", model("window_and_global"), "--ctx", "131072",
                             "--mem", "24GiB", "-p", SPEC)
-        for part in ["40 of 8 KV heads x 256, window 1024; 8 of 1 KV head x 512", "longest",
+        for part in ["40 layers of 8 KV heads x 256, window 1024; 8 layers of 1 KV head x 512", "longest",
                      "payload_bytes", "at prefill", "yes", SPEC]:
             self.assertIn(part, text)
         notes = self.results("fit", "--model", model("shared"), "--ctx", "4096")
@@ -176,7 +176,7 @@ class Fit(CliTest):
             json.dump({"model_type": "x\x1b[31mred\nnew\x7f", "num_hidden_layers": 2,
                        "num_attention_heads": 4, "head_dim": 64}, file)
         shown = self.results("fit", "--model", config, "--ctx", "4096")
-        self.assertIn("x?[31mred?new?: 2 of 4 KV heads x 64", shown)
+        self.assertIn("x?[31mred?new?: 2 layers of 4 KV heads x 64", shown)
         self.assertNotRegex(shown, "[\x00-\x09\x0b-\x1f\x7f]")
 
     def test_out_of_memory_is_told_without_a_trace(self):

@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import struct
+import subprocess
+import time
 import unittest
 
 import jsonschema
-from cli import CliTest, ESCAPE, SOURCE_DIR, TRACE, read_safetensors
+from cli import CliTest, ESCAPE, KVSIEVE, SOURCE_DIR, TIMEOUT_S, TRACE, read_safetensors
 
 SPEC = "snapkv(budget=25%) | k=center+turbo4, v=int8"
 
@@ -32,6 +35,24 @@ class Outputs(CliTest):
             for part in [*report["pipelines"], *report["pipelines"][0]["layers"]]:
                 self.assertGreaterEqual(part.pop("time")["attend_us_per_token"], 0)
         self.assertEqual(from_file, from_stdout)
+
+    def test_a_signal_leaves_the_old_file_and_no_other(self):
+        path = self.path("out.safetensors")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with open(path, "w") as file:
+                file.write("old")
+            command = [KVSIEVE, "gen", "-o", path, "--tokens", "20000", "--layers", "4"]
+            run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            temporary = f"{path}.{run.pid}.tmp"
+            while not os.path.exists(temporary):
+                self.assertIsNone(run.poll(), "it ended before it could be stopped")
+                time.sleep(0.001)
+            run.send_signal(number)
+            self.assertEqual(run.communicate(timeout=TIMEOUT_S)[1], b"")
+            self.assertEqual(run.returncode, -number)
+            self.assertEqual(os.path.basename(self.only_file()), "out.safetensors")
+            with open(path) as file:
+                self.assertEqual(file.read(), "old")
 
     def test_report_fills_everything_but_accuracy(self):
         report = self.json_of("report", TRACE, "-p", SPEC, "--json", "-")

@@ -129,13 +129,24 @@ class Plot {
   struct Spot {
     double x, y;
   };
-  // The first of eight places around the point that no number and no point is near.
+  // The first of eight places around the point that no number and no point is near. Under a point
+  // that another one touches from above the lower places come first, so that numbers of a pair
+  // stand in the order of its points.
   Spot PlaceNumber(double x, double y) {
+    constexpr double kTouch = 12;
+    constexpr double kMiddle = 4;  // of a number's height, below its spot
     constexpr double kOffsets[][2] = {{11, -4}, {0, -9},   {0, 17}, {-11, -4},
                                       {12, 12}, {-12, 12}, {18, 4}, {-18, 4}};
-    Spot best{x + kOffsets[0][0], y + kOffsets[0][1]};
+    const bool below = std::ranges::any_of(points_, [&](const ScatterPoint& p) {
+      return Y(p) < y && Y(p) > y - kTouch && std::abs(X(p) - x) < kTouch;
+    });
+    const auto spot_at = [&](const double(&offset)[2]) {
+      const double up = offset[1] - kMiddle;
+      return Spot{x + offset[0], y + kMiddle + (below ? -up : up)};
+    };
+    Spot best = spot_at(kOffsets[0]);
     for (const auto& offset : kOffsets) {
-      const Spot spot{x + offset[0], y + offset[1]};
+      const Spot spot = spot_at(offset);
       if (IsFree(spot)) {
         best = spot;
         break;
