@@ -121,8 +121,10 @@ Status CheckBudget(const SpecCall& call, const Selection& selection, int window)
     newest =
         window_rows >= recent ? StrCat(" + window ", window_rows) : StrCat(" + recent ", recent);
   }
-  return SpecError(budget->value_column, StrCat("budget ", rows, " is smaller than sinks ",
-                                                selection.sinks, newest, " (option budget)"));
+  const std::string share = rows <= 100 ? StrCat(", or write budget=", rows, "%") : "";
+  return SpecError(budget->value_column,
+                   StrCat("budget ", rows, " is smaller than sinks ", selection.sinks, newest,
+                          " (option budget); raise it", share));
 }
 
 }  // namespace kvsieve::evict

@@ -310,9 +310,10 @@ Result<std::vector<int>> FindWindowQueries(int window, const Observation& observ
     }
   }
   if (missing.empty()) return rows;
-  return Status::Invalid(StrCat(
-      "layer ", observation.layer.layer, ": the queries of ", missing.size(),
-      " window positions were not observed: ", RunsOf(missing), " (option window=", window, ")"));
+  return Status::Invalid(
+      StrCat("layer ", observation.layer.layer, ": the queries of ", missing.size(),
+             " window positions were not observed: ", RunsOf(missing), " (option window=", window,
+             "); observe queries up to the last row, or take a scorer without queries"));
 }
 
 Result<std::vector<WindowSums>> RunWindow(const WindowPass& pass, Parallel& parallel,

@@ -303,12 +303,13 @@ void AttendWorker::AttendVerify(int head) {
 
 void AttendWorker::AttendStaging(int head) {
   const Staging& staging = *job_->staging;
-  const std::vector<TokenPos> positions = staging.Positions(head);
   const std::int64_t total = staging.rows(head);
   StartSegment();
+  TokenPos positions[kBlockRows];
   for (RowIndex begin = 0; begin < total; begin += kBlockRows) {
     const auto rows = static_cast<int>(std::min<std::int64_t>(kBlockRows, total - begin));
-    if (!LookAt(positions.data() + begin, FirstRows(rows))) continue;
+    staging.ReadPositions(head, begin, rows, positions);
+    if (!LookAt(positions, FirstRows(rows))) continue;
     AttendRead(rows, [&](Side side, float* out) {
       staging.ReadRows(job_->shape, side, head, begin, rows, out);
     });

@@ -71,6 +71,11 @@ struct Total {
   float lse = 0;
 };
 Total Finish(float max, float sum, float sink) {
+  // A logit beyond f32: no weights follow from it, and 0 would say that no row is visible.
+  if (max == std::numeric_limits<float>::infinity()) {
+    constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+    return {kNaN, kNaN};
+  }
   if (sink > -std::numeric_limits<float>::infinity()) {
     const float top = std::max(max, sink);
     const float keep = std::exp(max - top);

@@ -48,12 +48,22 @@ Status CheckView(std::string_view name, const HeadsView& view, int heads, std::i
     return Status::Invalid(
         StrCat(name, " have head_stride ", view.head_stride, ", smaller than their dim ", dim));
   }
+  constexpr std::int64_t kMostBytes = std::numeric_limits<std::ptrdiff_t>::max();
+  const __int128 end = static_cast<__int128>(heads - 1) * view.head_stride +
+                       static_cast<__int128>(rows - 1) * view.row_stride + dim;
+  if (rows > 0 && end > kMostBytes / static_cast<int>(ElementBytes(view.type))) {
+    return Status::Invalid(StrCat(name, " have head_stride ", view.head_stride, " and row_stride ",
+                                  view.row_stride, ", beyond all memory"));
+  }
   return Status::Ok();
 }
 
 // Strictly increasing and not before `next`.
 Status CheckPositions(std::span<const TokenPos> positions, TokenPos next) {
   constexpr TokenPos kLast = std::numeric_limits<TokenPos>::max() - 1;
+  if (!positions.empty() && next > kLast) {
+    return Status::Invalid(StrCat("position ", positions[0], ": none is left behind ", kLast));
+  }
   for (std::size_t i = 0; i < positions.size(); ++i) {
     const TokenPos least = i == 0 ? next : positions[i - 1] + 1;
     if (positions[i] < least || positions[i] > kLast) {
@@ -116,15 +126,16 @@ Result<LayerState> MakeLayer(const Pipeline& pipeline, const LayerSpec& spec, in
 // verify_rows: open ones of the layer.
 Status CheckPhase(Phase phase, bool finished, std::int64_t verify_rows) {
   if (phase == Phase::kPrefill && finished) {
-    return Status(ErrorCode::kState, "phase prefill after FinishPrefill: use phase decode");
+    return Status(ErrorCode::kState,
+                  "phase prefill after the prompt was finished (FinishPrefill): use phase decode");
   }
   if (phase != Phase::kPrefill && !finished) {
     return Status(ErrorCode::kState, StrCat("phase ", phase == Phase::kVerify ? "verify" : "decode",
-                                            " before FinishPrefill: call it first"));
+                                            ": finish the prompt first (FinishPrefill)"));
   }
   if (phase == Phase::kDecode && verify_rows > 0) {
     return Status(ErrorCode::kState, StrCat("phase decode while ", verify_rows,
-                                            " verify rows are open: Accept or Rollback first"));
+                                            " verify rows are open: accept or roll back first"));
   }
   return Status::Ok();
 }
@@ -176,7 +187,7 @@ Status Cache::Append(int layer_index, Phase phase, const HeadsView& keys, const 
     const std::int64_t open = layer.verify.rows();
     KVS_RETURN_IF_ERROR(CheckPhase(phase, impl_->finished, open));
     if (phase == Phase::kVerify) {
-      KVS_RETURN_IF_ERROR(CheckVerifyRoom(open, n, impl_->speculative_rows));
+      KVS_RETURN_IF_ERROR(CheckVerifyRoom(open, n, impl_->speculative.most));
     }
     KVS_RETURN_IF_ERROR(CheckView("keys", keys, layer.spec.kv_heads, n, layer.spec.key_dim));
     KVS_RETURN_IF_ERROR(CheckValues(values, layer.spec, n));
@@ -196,7 +207,7 @@ Status Cache::Impl::AddRows(LayerState& layer, Phase phase, const HeadsView& key
   const NonFinitePolicy policy = pipeline->nonfinite();
   if (phase == Phase::kVerify) {
     return layer.verify.Append(*allocator, layer.shape, keys, values, positions, policy,
-                               speculative_rows);
+                               speculative);
   }
   if (phase == Phase::kDecode) {
     DecodeAppend decode = DecodeInto(layer);
@@ -242,7 +253,8 @@ Status Cache::Observe(int layer_index, std::span<const TokenPos> positions,
   return OnLayer(impl_->layers, layer_index, [&](LayerState& layer) -> Status {
     if (impl_->finished && impl_->pipeline->schedule().kind != Schedule::Kind::kEvery) {
       return Status(ErrorCode::kState,
-                    "observe after FinishPrefill: only schedule=every(n) scores during decode");
+                    "observe after the prompt was finished (FinishPrefill): only schedule=every(n) "
+                    "scores during decode");
     }
     if (layer.verify.rows() > 0) {
       return Status(ErrorCode::kState,
@@ -272,7 +284,9 @@ Status Cache::SetExternalScores(int layer_index, std::span<const float> scores) 
 
 Status Cache::FinishPrefill(std::int64_t scratch_limit_bytes) {
   return NoThrow([&]() -> Status {
-    if (impl_->finished) return Status(ErrorCode::kState, "FinishPrefill was called before");
+    if (impl_->finished)
+      return Status(ErrorCode::kState,
+                    "the prompt was finished before: FinishPrefill ends it once");
     PrefillPlan plan(*impl_->pipeline, impl_->layers, *impl_->allocator, impl_->workers());
     KVS_RETURN_IF_ERROR(plan.Decide(scratch_limit_bytes));
     KVS_RETURN_IF_ERROR(plan.Reserve());

@@ -74,8 +74,8 @@ Status CheckFits(const StateHeader& header, const std::vector<LayerState>& layer
     return differs("decode_rows", DecodeRowsName(header.decode_rows), DecodeRowsName(decode_rows));
   }
   if (header.layers.size() != layers.size()) {
-    return BadState("layers",
-                    StrCat("it holds ", header.layers.size(), " of ", layers.size(), " layers"));
+    return BadState(
+        "layers", StrCat("saved with ", header.layers.size(), ", this cache has ", layers.size()));
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const SavedLayer& saved = header.layers[i];
@@ -120,7 +120,7 @@ Status CheckNoVerifyRows(const std::vector<LayerState>& layers) {
     if (layer.verify.rows() == 0) continue;
     return Status(ErrorCode::kState,
                   StrCat("save: layer ", layer.spec.layer, " holds ", layer.verify.rows(),
-                         " open verify rows: Accept or Rollback first"));
+                         " open verify rows: accept or roll back first"));
   }
   return Status::Ok();
 }

@@ -31,7 +31,7 @@ Result<std::int64_t> Cache::TrimToPosition(TokenPos position, Trim trim) {
                     StrCat("trim to position ", position,
                            ": rows before it were evicted; positions "
                            "from ",
-                           exact, " on are exact (Trim::kAllowInexact goes further back)"));
+                           exact, " on are exact (one that allows inexact goes further back)"));
     }
     std::vector<LayerTrim> trims;
     for (const LayerState* layer : layers) {

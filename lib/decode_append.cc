@@ -75,9 +75,9 @@ Status DecodeAppend::EncodeHead(int head, HeadStore& store) {
     }
     Status encoded = store.tiers[0].EncodeAhead(first, group, keys.data(), values.data());
     if (!encoded.ok()) {
-      return Status(
-          encoded.error().code,
-          StrCat("head ", head, ", position ", leaving.positions[first], ": ", encoded.message()));
+      const std::string_view rows = group == 1 ? ", position " : ", rows from position ";
+      return Status(encoded.error().code,
+                    StrCat("head ", head, rows, leaving.positions[first], ": ", encoded.message()));
     }
   }
   return Status::Ok();

@@ -12,12 +12,15 @@
 namespace kvsieve {
 namespace {
 
+// Sums of so large elements, on their way through a rotation or weighed by a softmax, are finite.
+// Codecs with a scale have the same limit, behind their transforms.
+constexpr float kLargestElement = 0x1p112F;
+
 // Magnitudes order like their bits, as signed integers without the sign; from the exponent's bits
 // on they are Inf and NaN. One vectorised pass.
 template <class Element, class Int>
-Element CopyFindingLargest(const void* from, std::int64_t count, void* to) {
-  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(Int));
-  const Int* bits = static_cast<const Int*>(to);
+Element LargestOf(const void* elements, std::int64_t count) {
+  const Int* bits = static_cast<const Int*>(elements);
   Int largest = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto magnitude = static_cast<Int>(bits[i] & std::numeric_limits<Int>::max());
@@ -43,17 +46,27 @@ constexpr std::uint32_t kF32Exponent = 0x7F800000U;
 constexpr std::uint16_t kF16Exponent = 0x7C00U;
 constexpr std::uint16_t kBF16Exponent = 0x7F80U;
 
-// Copies `count` elements and returns the largest magnitude, Inf or NaN where there is one.
-float CopyFindingLargest(const void* from, ElementType type, std::int64_t count, void* to) {
+// The largest magnitude, Inf or NaN where there is one.
+float LargestOf(const void* elements, ElementType type, std::int64_t count) {
   switch (type) {
     case ElementType::kF32:
-      return CopyFindingLargest<float, std::int32_t>(from, count, to);
+      return LargestOf<float, std::int32_t>(elements, count);
     case ElementType::kF16:
-      return ToFloat(CopyFindingLargest<F16, std::int16_t>(from, count, to));
+      return ToFloat(LargestOf<F16, std::int16_t>(elements, count));
     case ElementType::kBF16:
-      return ToFloat(CopyFindingLargest<BF16, std::int16_t>(from, count, to));
+      return ToFloat(LargestOf<BF16, std::int16_t>(elements, count));
   }
   return 0;
+}
+
+// The first element of a row that is larger, NaN or Inf; there is one.
+int FirstBeyond(const void* row, ElementType type) {
+  const auto* element = static_cast<const std::byte*>(row);
+  for (int d = 0;; ++d, element += ElementBytes(type)) {
+    float value = 0;
+    ConvertToF32(element, type, 1, &value);
+    if (!(std::abs(value) <= kLargestElement)) return d;
+  }
 }
 
 std::int64_t ZeroNonFinite(void* elements, ElementType type, std::int64_t count) {
@@ -72,19 +85,23 @@ std::int64_t ZeroNonFinite(void* elements, ElementType type, std::int64_t count)
 
 Status CopyCheckedRow(const HeadsView& rows, Side side, int head, std::int64_t r,
                       NonFinitePolicy policy, void* to, RowTally* tally) {
-  const float largest = CopyFindingLargest(rows.row(head, r), rows.type, rows.dim, to);
-  if (std::isfinite(largest)) {
+  std::memcpy(to, rows.row(head, r), static_cast<std::size_t>(rows.dim) * ElementBytes(rows.type));
+  float largest = LargestOf(to, rows.type, rows.dim);
+  if (!std::isfinite(largest) && policy == NonFinitePolicy::kZero) {
+    tally->zeroed += ZeroNonFinite(to, rows.type, rows.dim);
+    largest = LargestOf(to, rows.type, rows.dim);
+  }
+  if (largest <= kLargestElement) {
     tally->largest = std::max(tally->largest, largest);
     return Status::Ok();
   }
-  if (policy == NonFinitePolicy::kError) {
-    return Status(ErrorCode::kNonFinite,
-                  StrCat(side == Side::kKey ? "keys" : "values", ", head ", head, ", row ", r,
-                         ": NaN or Inf (nonfinite=zero counts and clears them)"));
+  const std::string where = StrCat(side == Side::kKey ? "keys" : "values", ", head ", head,
+                                   ", row ", r, ", element ", FirstBeyond(to, rows.type));
+  if (std::isfinite(largest)) {
+    return Status::Invalid(StrCat(where, ": beyond 2^112 (5.2e33), the most that rows may hold"));
   }
-  tally->zeroed += ZeroNonFinite(to, rows.type, rows.dim);
-  tally->largest = std::numeric_limits<float>::infinity();  // seldom enough not to look again
-  return Status::Ok();
+  return Status(ErrorCode::kNonFinite,
+                StrCat(where, ": NaN or Inf (nonfinite=zero counts and clears them)"));
 }
 
 }  // namespace kvsieve

@@ -72,6 +72,15 @@ std::vector<TokenPos> Staging::Positions(int head) const {
   return positions;
 }
 
+void Staging::ReadPositions(int head, RowIndex first, int count, TokenPos* out) const {
+  const RowIndex kept = kept_rows(head);
+  const auto from_kept = static_cast<int>(std::clamp<std::int64_t>(kept - first, 0, count));
+  if (from_kept > 0) kept_[head].positions().Read(first, from_kept, out);
+  if (from_kept == count) return;
+  std::copy_n(positions_.As<TokenPos>() + (first + from_kept - kept), count - from_kept,
+              out + from_kept);
+}
+
 void Staging::ReadRows(const RowShape& shape, Side side, int head, RowIndex first, int count,
                        float* out) const {
   const int dim = shape.dim(side);

@@ -41,6 +41,8 @@ class Staging {
   bool empty() const { return kept_.empty() && rows_ == 0; }
   std::int64_t fresh_rows() const { return rows_; }  // since the last selection
   std::vector<TokenPos> Positions(int head) const;
+  // Of rows [first, first + count), count <= kBlockRows; takes no memory.
+  void ReadPositions(int head, RowIndex first, int count, TokenPos* out) const;
   const std::uint8_t* row(const RowShape& shape, Side side, int head, RowIndex r) const;
   void ReadRows(const RowShape& shape, Side side, int head, RowIndex first, int count,
                 float* out) const;

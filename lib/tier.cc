@@ -10,6 +10,16 @@
 
 namespace kvsieve {
 
+namespace {
+
+Status Named(Side side, std::string_view of, Status status) {
+  if (status.ok()) return status;
+  return Status(status.error().code,
+                StrCat(side == Side::kKey ? "keys" : "values", of, status.message()));
+}
+
+}  // namespace
+
 int Tier::own_floats(Side side) const {
   return owns_all_ ? chain(side).stats_floats() : store_->stats_floats(side);
 }
@@ -71,9 +81,7 @@ Status Tier::Learn(Side side, const RowSource& stored, const RowSource& sharing)
     status = chain.LearnFirst(sharing, own);
     if (status.ok()) status = chain.LearnRest(stored, own, own + chain.first_stats_floats());
   }
-  if (status.ok()) return status;
-  return Status(status.error().code, StrCat(side == Side::kKey ? "keys" : "values",
-                                            ", of the rows kept ", status.message()));
+  return Named(side, ", of the rows kept ", std::move(status));
 }
 
 Result<Tier::Block> Tier::NewBlock(Allocator& allocator, int capacity_rows) const {
@@ -189,7 +197,8 @@ Status Tier::EncodeAhead(std::int64_t ahead, int count, float* keys, float* valu
   const auto rows_of = [&](Side side) { return side == Side::kKey ? keys : values; };
   for (const Side side : store_->sides()) {
     KVS_RETURN_IF_ERROR(
-        chain(side).Encode(stats(side), rows_of(side), count, writable(target, side), slot));
+        Named(side, ", ",
+              chain(side).Encode(stats(side), rows_of(side), count, writable(target, side), slot)));
   }
   if (ahead == 0) saturated_ahead_ = 0;
   for (const Side side : store_->sides()) {
@@ -300,7 +309,8 @@ Status Tier::EncodeRow(const Incoming& incoming, RowIndex row, Block& target, in
   alignas(64) float elements[kMaxDim];
   for (const Side side : store_->sides()) {
     (side == Side::kKey ? incoming.keys : incoming.values).ReadRows(row, 1, elements);
-    KVS_RETURN_IF_ERROR(chain(side).Encode(stats(side), elements, 1, writable(target, side), slot));
+    KVS_RETURN_IF_ERROR(Named(
+        side, ", ", chain(side).Encode(stats(side), elements, 1, writable(target, side), slot)));
     *saturated += chain(side).codec().CountSaturated(elements, 1);
   }
   return Status::Ok();

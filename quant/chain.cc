@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kvsieve/codec.h"
+#include "kvsieve/str_cat.h"
 
 namespace kvsieve {
 namespace {
@@ -38,6 +39,12 @@ class TransformedRows final : public RowSource {
   const Chain& chain_;
   const ChainStats stats_;
 };
+
+// A codec's errors tell elements as it gets them.
+Status OfCodec(Status status, Transforms transforms) {
+  if (status.ok() || transforms.empty()) return status;
+  return Status(status.error().code, StrCat(status.message(), " (after the transforms)"));
+}
 
 }  // namespace
 
@@ -86,7 +93,7 @@ Status Chain::LearnRest(const RowSource& rows, const float* first, float* rest) 
         all[i]->Learn(TransformedRows(rows, all.first(i), *this, stats), stage_stats));
     stage_stats += all[i]->stats_floats();
   }
-  return codec_->Learn(TransformedRows(rows, all, *this, stats), stage_stats);
+  return OfCodec(codec_->Learn(TransformedRows(rows, all, *this, stats), stage_stats), all);
 }
 
 Status Chain::Encode(const ChainStats& stats, float* rows, int count, BlockRef block,
@@ -94,7 +101,7 @@ Status Chain::Encode(const ChainStats& stats, float* rows, int count, BlockRef b
   for (std::size_t i = 0; i < transforms_.size(); ++i) {
     transforms_[i]->Apply(StageStats(stats, i), rows, count);
   }
-  return codec_->Encode(CodecStats(stats), rows, count, block, first_row);
+  return OfCodec(codec_->Encode(CodecStats(stats), rows, count, block, first_row), transforms_);
 }
 
 void Chain::Decode(const ChainStats& stats, ConstBlockRef block, int first_row, int count,

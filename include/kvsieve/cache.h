@@ -211,8 +211,8 @@ class Cache {
   // queries [query_heads, n, key_dim] at `query_positions` [n]; out f32 [query_heads, n,
   // value_dim]; lse f32 [query_heads, n] (natural log of the sum of exp, of the sink logit too;
   // may be null). A row is visible iff its position <= the query's and, with a window w, > the
-  // query's - w. No visible row: out 0, lse -inf or the sink logit. A query with NaN or Inf: out
-  // and lse NaN, others as if it were not there. Records nothing.
+  // query's - w. No visible row: out 0, lse -inf or the sink logit. A query with NaN or Inf,
+  // or with a logit beyond f32: out and lse NaN, others as if it were not there. Records nothing.
   Status Attend(int layer_index, std::span<const TokenPos> query_positions,
                 const HeadsView& queries, const AttendParams& params, AttendScratch& scratch,
                 float* out, float* lse) const;

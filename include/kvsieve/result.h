@@ -52,9 +52,12 @@ class [[nodiscard]] Status {
   }
 
   bool ok() const { return error_ == nullptr; }
-  // Precondition of both: !ok().
-  const Error& error() const { return *error_; }
-  const std::string& message() const { return error_->message; }
+  const Error& error() const { return *error_; }  // precondition: !ok()
+  // One line; empty where ok().
+  const std::string& message() const {
+    static const std::string none;
+    return ok() ? none : error_->message;
+  }
 
  private:
   static Error& SharedHeapError() {

@@ -58,6 +58,9 @@ Status CheckRowNumber(std::string_view name, std::int64_t n);
 template <class T>
 Result<std::span<T>> ReadArray(std::string_view name, T* data, std::int64_t count) {
   if (count < 0) return Status::Invalid(StrCat(name, ": ", count, " elements"));
+  if (count > PTRDIFF_MAX / static_cast<std::int64_t>(sizeof(T))) {
+    return Status::Invalid(StrCat(name, ": ", count, " elements do not fit into memory"));
+  }
   if (count > 0 && data == nullptr) return Status::Invalid(StrCat(name, " is NULL"));
   return std::span<T>(data, static_cast<std::size_t>(count));
 }

@@ -130,6 +130,8 @@ static void ABatchCountsSharedMemoryOnce(void) {
   caches[1] = NULL;
   CHECK_FAILS(KVS_INVALID_ARGUMENT, "kvs_stats_of_batch: caches[1] is NULL",
               kvs_stats_of_batch((const kvs_cache* const*)caches, 2, &both));
+  CHECK_FAILS(KVS_INVALID_ARGUMENT, "do not fit into memory",
+              kvs_stats_of_batch((const kvs_cache* const*)caches, INT64_MAX / 2, &both));
   CHECK_FAILS(KVS_INVALID_ARGUMENT, "kvs_stats_of_batch: caches is NULL",
               kvs_stats_of_batch(NULL, 2, &both));
   CHECK_FAILS(KVS_INVALID_ARGUMENT, "kvs_stats_of_batch: report is NULL",

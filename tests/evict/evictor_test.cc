@@ -158,7 +158,8 @@ TEST(Evictor, MissingQueriesAreNamed) {
   auto decided = evictor->Decide({&observation, 1}, serial, nullptr);
   ASSERT_FALSE(decided.ok());
   EXPECT_EQ(decided.message(),
-            "layer 0: the queries of 1 window positions were not observed: 96 (option window=32)");
+            "layer 0: the queries of 1 window positions were not observed: 96 (option window=32); "
+            "observe queries up to the last row, or take a scorer without queries");
   observation.window_positions = {};
   decided = evictor->Decide({&observation, 1}, serial, nullptr);
   ASSERT_FALSE(decided.ok());

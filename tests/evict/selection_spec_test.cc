@@ -207,11 +207,14 @@ TEST(EvictSpec, StagesThatCannotWorkTogetherSayWhy) {
 
 TEST(EvictSpec, AConstantBudgetHoldsItsProtectedRowsOrSaysWhatElse) {
   EXPECT_EQ(ErrorOf("snapkv(budget=16)").message,
-            "column 15: budget 16 is smaller than sinks 4 + window 32 (option budget)");
+            "column 15: budget 16 is smaller than sinks 4 + window 32 (option budget); raise it, "
+            "or write budget=16%");
   EXPECT_EQ(ErrorOf("snapkv(budget=60,recent=57)").message,
-            "column 15: budget 60 is smaller than sinks 4 + recent 57 (option budget)");
+            "column 15: budget 60 is smaller than sinks 4 + recent 57 (option budget); raise it, "
+            "or write budget=60%");
   EXPECT_EQ(ErrorOf("recency(budget=3)").message,
-            "column 16: budget 3 is smaller than sinks 4 (option budget)");
+            "column 16: budget 3 is smaller than sinks 4 (option budget); raise it, or write "
+            "budget=3%");
   for (const char* spec : {"snapkv(budget=36)", "snapkv(budget=16,over_budget=budget)",
                            "snapkv(budget=16,over_budget=protected)", "snapkv(budget=1%)",
                            "snapkv(budget=16,protect_window=false)", "recency(budget=4)"}) {

@@ -118,8 +118,8 @@ constexpr RowSize kRowSizes[] = {{"f16", 256, 0},
                                  {"turbo2", 32, 2},
                                  {"turbo1", 16, 2}};
 
-// 70 rows of int8 at dim 64 are a block and a panel of 16, with room for 10 rows. The panel's scales
-// fill half of a line of 64 bytes, for K and for V.
+// 70 rows of int8 at dim 64 are a block and a panel of 16, with room for 10 rows. The panel's
+// scales fill half of a line of 64 bytes, for K and for V.
 TEST(Bytes, RoomForRowsIsReserveAndNotPadding) {
   const LayerSpec layer = MakeLayer(2, 1, 64, 64);
   Cache cache = MustCreate("none | kv=int8", {layer});

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kvsieve/str_cat.h"
 #include "tests/lib/cache_fixture.h"
 
 namespace kvsieve {
@@ -115,7 +116,7 @@ TEST(CacheErrors, NonFiniteRowsAreNamed) {
       };
       float& key = f.prompt.keys[(100 + 63) * 64 + 63];  // head 1, row 3 of the append
       const float good = std::exchange(key, bad);
-      refused({"layer 17", "keys", "head 1", "row 3", "nonfinite=zero"});
+      refused({"layer 17", "keys", "head 1", "row 3, element 63: NaN", "nonfinite=zero"});
       key = good;
       f.prompt.values[(0 + 79) * 48] = bad;
       refused({"layer 17", "values", "head 0", "row 19"});
@@ -154,6 +155,22 @@ TEST(CacheErrors, NonFiniteZeroCountsWhatItClears) {
     EXPECT_EQ(stored.keys[6], 0.0F);
     EXPECT_EQ(stored.values[15 * 32 + 1], 0.0F);
     EXPECT_NE(stored.keys[7], 0.0F);
+  }
+}
+
+// Sums of what rows hold must stay finite, whatever stores them.
+TEST(CacheErrors, RowsBeyondTheLimitOfAllStoresAreNamed) {
+  for (const char* nonfinite : {"error", "zero"}) {
+    const LayerSpec layer = MakeLayer(2, 1, 32, 32);
+    Prompt prompt = MakePrompt(layer, 8, 2);
+    Cache cache = MustCreate(StrCat("none | kv=bf16 | tail=8, nonfinite=", nonfinite), {layer});
+    prompt.keys[3] = 0x1p112F;
+    EXPECT_TRUE(cache_test::AppendRows(cache, 0, Phase::kPrefill, prompt, 0, 4).ok());
+    prompt.values[5 * 32 + 1] = nonfinite[0] == 'z' ? -INFINITY : 1.0F;
+    prompt.values[5 * 32 + 7] = -0x1.01p112F;
+    ExpectRefused(
+        cache, [&] { return cache_test::AppendRows(cache, 0, Phase::kPrefill, prompt, 4, 4); },
+        ErrorCode::kInvalidArgument, {"layer 0: values, head 0, row 1, element 7: beyond 2^112"});
   }
 }
 

@@ -228,7 +228,6 @@ TEST(HeapUse, AttendTakesNothingInSteadyState) {
   const LayerSpec layer = MakeLayer(4, 2, 64, 64);
   Cache cache = MustCreate("none | kv=turbo4 | exact_sinks=4, tail=20", {layer});
   MustAppend(cache, 0, MakePrompt(layer, 9000, 5));  // two ranges of blocks
-  ASSERT_TRUE(cache.FinishPrefill().ok());
   const std::vector<float> queries = UniformRows(4 * 64, 6);
   const TokenPos position = 9000;
   std::vector<float> out(4 * 64);
@@ -237,13 +236,19 @@ TEST(HeapUse, AttendTakesNothingInSteadyState) {
     return cache.Attend(0, {&position, 1}, HeadsView::HeadMajor(queries.data(), 4, 1, 64), {},
                         scratch, out.data(), nullptr);
   };
-  ASSERT_TRUE(attend().ok());
-  const std::int64_t bytes = scratch.bytes();
-  const std::int64_t before = requests;
-  const Status again = attend();
-  EXPECT_EQ(requests, before);
-  EXPECT_EQ(scratch.bytes(), bytes);
-  EXPECT_TRUE(again.ok());
+  for (const bool finished : {false, true}) {
+    SCOPED_TRACE(finished ? "finished" : "rows of the prompt as they came");
+    if (finished) {
+      ASSERT_TRUE(cache.FinishPrefill().ok());
+    }
+    ASSERT_TRUE(attend().ok());
+    const std::int64_t bytes = scratch.bytes();
+    const std::int64_t before = requests;
+    const Status again = attend();
+    EXPECT_EQ(requests, before);
+    EXPECT_EQ(scratch.bytes(), bytes);
+    EXPECT_TRUE(again.ok());
+  }
 }
 
 }  // namespace

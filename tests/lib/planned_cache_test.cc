@@ -147,8 +147,8 @@ TEST_F(PlannedCache, StagedPromptsAreSavedAndPlannedAlike) {
   EXPECT_EQ(StateOf(loaded, WithReserve::kNo), StateOf(model_.Finished(spec_), WithReserve::kNo));
 }
 
-// Queries look away from row 70, so that it is dropped and costs nothing. The heads share one budget:
-// what one loses goes to the other.
+// Queries look away from row 70, so that it is dropped and costs nothing. The heads share one
+// budget: what one loses goes to the other.
 TEST_F(PlannedCache, ARowFarLongerThanTheOthersTakesNoBytesFromThem) {
   Model model = model_;
   for (std::size_t q = 0; q < model.queries[0].size(); q += 64) model.queries[0][q] = 1;
