@@ -1,6 +1,7 @@
 // output_perturbation: how far the output of the last prompt queries moves when a row is dropped.
 // Without row j the weights become p_i / (1 - p_j), so o' - o = p_j / (1 - p_j) * (o - v_j): exact,
-// not an approximation. p_j is clamped at kMaxWeight, where f32 no longer resolves 1 - p_j.
+// not an approximation. Where p_j is kMaxWeight or more f32 resolves neither 1 - p_j nor o - v_j,
+// and |v_j| is what goes.
 #include "evict/scorers.h"
 #include "evict/window_scores.h"
 #include "kvsieve/str_cat.h"

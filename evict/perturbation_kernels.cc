@@ -73,15 +73,34 @@ HWY_INLINE FloatVec Odds(FloatTag d, FloatVec p) {
   return hn::Div(clamped, hn::Sub(hn::Set(d, 1.0F), clamped));
 }
 
+// |v|^2 of the rows [j, j + lanes) of a block.
+HWY_INLINE FloatVec SquaredLengths(FloatTag d, const BlockOutputs& block, std::size_t j) {
+  auto length = hn::Zero(d);
+  for (int k = 0; k < block.dim; ++k) {
+    const auto v = hn::LoadU(d, block.panel + k * kBlockRows + j);
+    length = hn::MulAdd(v, v, length);
+  }
+  return length;
+}
+
+// |o' - o|^2 where the row goes. Of a row that has all of the weight, as far as f32 tells, o is v
+// itself and says nothing of the others: v is what is lost.
+HWY_INLINE FloatVec SquaredMove(FloatTag d, FloatVec p, FloatVec distance, FloatVec length) {
+  const auto odds = Odds(d, p);
+  const auto alone = hn::Ge(p, hn::Set(d, kMaxWeight));
+  return hn::IfThenElse(alone, length, hn::Mul(hn::Mul(odds, odds), distance));
+}
+
 void ReducePerturbation(const BlockOutputs& block, Reduce reduce, float* out) {
   const FloatTag d;
   SquaredDistances(block);
   for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
+    const auto length = SquaredLengths(d, block, j);
     auto reduced = hn::Zero(d);
     for (int q = 0; q < block.queries; ++q) {
       const std::size_t at = static_cast<std::size_t>(q) * kBlockRows + j;
-      const auto odds = Odds(d, hn::LoadU(d, block.probabilities + at));
-      const auto moved = hn::Mul(odds, hn::Sqrt(hn::LoadU(d, block.distances + at)));
+      const auto p = hn::LoadU(d, block.probabilities + at);
+      const auto moved = hn::Sqrt(SquaredMove(d, p, hn::LoadU(d, block.distances + at), length));
       reduced = reduce == Reduce::kMax ? hn::Max(reduced, moved) : hn::Add(reduced, moved);
     }
     hn::StoreU(reduced, d, out + j);
@@ -92,23 +111,18 @@ void ReduceLosses(const BlockOutputs& block, float* out) {
   const FloatTag d;
   SquaredDistances(block);
   for (std::size_t j = 0; j < kBlockRows; j += hn::Lanes(d)) {
+    const auto length = SquaredLengths(d, block, j);
     auto squares = hn::Zero(d);
     auto logit = hn::Zero(d);
     auto drop = hn::Zero(d);
     for (int q = 0; q < block.queries; ++q) {
       const std::size_t at = static_cast<std::size_t>(q) * kBlockRows + j;
       const auto p = hn::LoadU(d, block.probabilities + at);
-      const auto odds = Odds(d, p);
       const auto distance = hn::LoadU(d, block.distances + at);
       const auto square = hn::Mul(p, p);
       squares = hn::Add(squares, square);
       logit = hn::MulAdd(square, distance, logit);
-      drop = hn::MulAdd(hn::Mul(odds, odds), distance, drop);
-    }
-    auto length = hn::Zero(d);
-    for (int k = 0; k < block.dim; ++k) {
-      const auto v = hn::LoadU(d, block.panel + k * kBlockRows + j);
-      length = hn::MulAdd(v, v, length);
+      drop = hn::Add(drop, SquaredMove(d, p, distance, length));
     }
     hn::StoreU(logit, d, out + kLogitLoss * kBlockRows + j);
     hn::StoreU(hn::Mul(squares, length), d, out + kValueLoss * kBlockRows + j);

@@ -6,6 +6,7 @@
 //   key   = F(mean(p^2 |v - o|^2) / mean|o|^2) |k - mean k|^2 mean|q|^2 scale^2 / key_dim
 //   value = F(mean(p^2) |v|^2 / mean|o|^2)
 //   drop  = drop_weight F(mean((p / (1 - p))^2 |v - o|^2) / mean|o|^2)
+// where a row that has all of the weight (kMaxWeight) moves the output by |v| when it goes.
 // An error of k that has no direction moves the logit by scale |q| |k - k'| / sqrt(key_dim) on
 // average, and the output by p |v - o| times that. The mean is over rows that are at most 8 times
 // as long as the median one. Rows of a sliding window count by how long they will be seen. F

@@ -23,7 +23,7 @@ constexpr int QueryStride(int queries) { return (queries + 15) / 16 * 16; }
 // Value rows and outputs, f32, zero from dim on.
 constexpr int ValueStride(int dim) { return (dim + kBlockRows - 1) / kBlockRows * kBlockRows; }
 
-// Largest p that output_perturbation tells from 1: f32 resolves 1 - p to 2^-24.
+// From this p on a row counts as all of the output: f32 resolves 1 - p to 2^-24.
 inline constexpr float kMaxWeight = 1.0F - 0x1p-20F;
 
 // The queries of one head: f32 [PaddedQueries(count), dim], times the layer's scale, zero rows

@@ -33,9 +33,9 @@ Range SquareOf(double value, double error) {
   return {least * least, (value + error) * (value + error)};
 }
 
-// A row's three terms of one query: p^2 |v - o|^2, p^2 |v|^2, (p / (1 - p))^2 |v - o|^2. The odds
-// amplify the error of p by 1 / (1 - p); o is off by output.error; a length is off by
-// (dim + 4) * 2^-24 of itself. Gives p |v - o|.
+// A row's three terms of one query: p^2 |v - o|^2, p^2 |v|^2, (p / (1 - p))^2 |v - o|^2, or |v|^2
+// of a row that has all of the weight. The odds amplify the error of p by 1 / (1 - p); o is off by
+// output.error; a length is off by (dim + 4) * 2^-24 of itself. Gives p |v - o|.
 Range AddRow(double weight, double weight_error, const Output& output, const float* value,
              Range* const to[3]) {
   const auto dim = output.o.size();
@@ -51,14 +51,20 @@ Range AddRow(double weight, double weight_error, const Output& output, const flo
   const Range away = SquareOf(distance, output.error + distance * rounding);
   const Range size = SquareOf(length, length * rounding);
   const Range p = SquareOf(weight, weight * (weight_error + 4 * kUnit) + kLeastWeight);
-  const double clamped = std::min(weight, 1 - 0x1p-20);
+  constexpr double kAlone = 1 - 0x1p-20;  // from here on |v| is what goes with the row
+  const double clamped = std::min(weight, kAlone);
   const double odds = clamped / (1 - clamped);
   const double odds_error =
       odds * std::min(1.0, (weight_error + 4 * kUnit) / (1 - clamped)) + kLeastWeight;
   const Range odds_square = SquareOf(odds, odds_error);
   Add(to[0], p.least * away.least, p.most * away.most);
   Add(to[1], p.least * size.least, p.most * size.most);
-  Add(to[2], odds_square.least * away.least, odds_square.most * away.most);
+  Range moved = {odds_square.least * away.least, odds_square.most * away.most};
+  // Which of the two f32 takes is not certain close to it.
+  const bool near = std::abs(weight - kAlone) <= kAlone * (weight_error + 4 * kUnit);
+  if (near) moved = {std::min(moved.least, size.least), std::max(moved.most, size.most)};
+  if (!near && weight > kAlone) moved = size;
+  Add(to[2], moved.least, moved.most);
   return {std::sqrt(p.least * away.least), std::sqrt(p.most * away.most)};
 }
 

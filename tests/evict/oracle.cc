@@ -83,6 +83,9 @@ Output OutputOf(const Layer& layer, int kv_head, const Weights& weights) {
 
 namespace {
 
+// From here on a row has all of the weight: what goes with it is |v|.
+constexpr double kAlone = 1 - 0x1p-20;
+
 // p / (1 - p) |o - v| per row, and its bound: the odds amplify the error of p by 1 / (1 - p),
 // |o - v| is a sum of dim squares.
 void Perturb(const Layer& layer, int kv_head, Weights weights, std::vector<double>* score,
@@ -94,15 +97,27 @@ void Perturb(const Layer& layer, int kv_head, Weights weights, std::vector<doubl
   const Output output = OutputOf(layer, kv_head, weights);
   const std::vector<double>& o = output.o;
   for (std::int64_t j = 0; j < layer.rows; ++j) {
-    const double p = std::min(weights.p[j], 1 - 0x1p-20);
+    const double p = std::min(weights.p[j], kAlone);
     double distance = 0;
-    for (int d = 0; d < dim; ++d) distance += (o[d] - value(j)[d]) * (o[d] - value(j)[d]);
+    double length = 0;
+    for (int d = 0; d < dim; ++d) {
+      distance += (o[d] - value(j)[d]) * (o[d] - value(j)[d]);
+      length += static_cast<double>(value(j)[d]) * value(j)[d];
+    }
     distance = std::sqrt(distance);
+    length = std::sqrt(length);
     const double odds = p / (1 - p);
     (*score)[j] = odds * distance;
     const double odds_error = odds * std::min(1.0, (weights.relative_error + 4 * kUnit) / (1 - p));
     const double distance_error = output.error + distance * (dim + 4) * kUnit;
     (*bound)[j] = odds_error * (distance + distance_error) + odds * distance_error;
+    const double moved = (*score)[j];
+    const bool alone = weights.p[j] >= kAlone;
+    if (alone) (*score)[j] = length;
+    if (alone) (*bound)[j] = length * (dim + 4) * kUnit;
+    // Which of the two f32 takes is not certain there.
+    const double p_error = kAlone * (weights.relative_error + 4 * kUnit);
+    if (std::abs(weights.p[j] - kAlone) <= p_error) (*bound)[j] += std::abs(length - moved);
   }
 }
 

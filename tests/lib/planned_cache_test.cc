@@ -40,6 +40,32 @@ void ExpectLoadsAsSaved(const Cache& cache, std::string_view spec, const Model& 
   state_test::ExpectSame(loaded, cache);
 }
 
+// Of such a row the output is its value: to f32 it is as far from it as one that nobody reads.
+TEST(PlannedRows, ARowThatHasAllOfTheAttentionStays) {
+  constexpr std::int64_t kRows = 300;
+  constexpr std::int64_t kNeedle = 100;
+  constexpr int kDim = 64;
+  const LayerSpec layer = MakeLayer(2, 1, kDim, kDim);
+  for (const float nats : {6.0F, 13.0F, 14.0F, 17.0F, 30.0F, 100.0F}) {
+    Model model({layer}, kRows, 82);
+    Prompt& prompt = model.prompts[0];
+    for (std::int64_t row = 0; row < kRows; ++row) prompt.keys[row * kDim] = 0;
+    std::fill_n(prompt.keys.begin() + kNeedle * kDim, kDim, 0.0F);
+    prompt.keys[kNeedle * kDim] = 8;
+    for (float& q : model.queries[0]) q *= 0.3F;  // other rows differ by less than three nats
+    for (std::size_t i = 0; i < model.queries[0].size(); i += kDim) {
+      model.queries[0][i] = (nats + 6) / (8 * layer.scale);
+    }
+    for (const std::string& spec :
+         {std::string("output_perturbation(budget=40)"),
+          SpecOf(model.FullBytes() / 8, "", "kv=int8; kv=int4", " | exact_sinks=0"),
+          SpecOf(1 << 30, "", "kv=bf16; kv=int4", " | exact_sinks=0")}) {
+      const Cache cache = model.Finished(spec);
+      EXPECT_NE(PlaceOfRows(cache, 0, 0, kRows)[kNeedle], kDropped) << spec << ", " << nats;
+    }
+  }
+}
+
 class TierCounts : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(PlannedCache, TierCounts, ::testing::Range(1, 9));
 
