@@ -72,8 +72,8 @@ Result<TierErrors> PlannedHead::MeasureHeld(const LayerStore& store,
   return MeasureErrors(store, {&keys, &values, {}}, 0, std::ssize(held));
 }
 
-// Tiers by their bytes; one that takes as many as another is never better for all rows, and left
-// out, as one that holds none of them.
+// Tiers by their bytes. Of those that take as many the one that holds the most rows, or the first:
+// another is never better for all rows. One that holds none is left out.
 Status PlannedHead::BuildLadder() {
   std::vector<int> tiers(layer_.stores.size());
   std::iota(tiers.begin(), tiers.end(), 0);
@@ -86,12 +86,16 @@ Status PlannedHead::BuildLadder() {
   for (const int tier : tiers) {
     const LayerStore& store = layer_.stores[tier];
     const auto bytes = static_cast<float>(RowBytesIn(store));
-    if (bytes == ladder_.bytes[ladder_.rungs]) continue;
+    const bool alike = bytes == ladder_.bytes[ladder_.rungs];
+    if (alike && refused_.back().empty()) continue;
     std::vector<RowIndex> refused = RefusedRows(store, head_, begin_, end_);
     if (begin_ < end_ && std::ssize(refused) == end_ - begin_) continue;
+    if (alike && refused.size() >= refused_.back().size()) continue;
     KVS_ASSIGN_OR_RETURN(const TierErrors errors, MeasureHeld(store, refused));
-    const int rung = ++ladder_.rungs;
+    const int rung = alike ? ladder_.rungs : ++ladder_.rungs;
+    tier_of_.resize(rung);
     tier_of_.push_back(tier);
+    refused_.resize(rung);
     refused_.push_back(std::move(refused));
     ladder_.bytes[rung] = bytes;
     ladder_.key_errors[rung] = errors.key;

@@ -76,6 +76,16 @@ TEST(RefusedRows, BudgetsAreMetAllTheSame) {
   EXPECT_GT(held, 100);
 }
 
+TEST(RefusedRows, OfTwoTiersWithAsManyBytesTheOneThatHoldsMoreIsUsed) {
+  Model model = MakeModel();
+  Value(model, 0, 40) = 1e6F;
+  for (const auto& [tiers, place] : {std::pair{"kv=f16; kv=bf16", 1}, {"kv=bf16; kv=f16", 0}}) {
+    const Cache cache = model.Finished(SpecOf(1 << 30, "", tiers, kNoExactRows));
+    EXPECT_EQ(PlaceOfRows(cache, 0, 0, kRows), std::vector<std::int32_t>(kRows, place)) << tiers;
+    EXPECT_EQ(PlaceOfRows(cache, 0, 1, kRows), std::vector<std::int32_t>(kRows, 0)) << tiers;
+  }
+}
+
 // The window's rows are in the coarsest tier of 4 bits or more, the sinks in the finest.
 TEST(RefusedRows, ThatMustStayAreInAFinerTierOrElseInACoarserOne) {
   Model model = MakeModel();
