@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -124,6 +125,16 @@ void ExpectWithinKernelBound(const LayerSpec& layer, std::span<const oracle::Hea
 enum class WithReserve : std::uint8_t { kNo, kYes };
 std::string StateOf(const Cache& cache, WithReserve reserve = WithReserve::kYes);
 std::string BytesText(const ByteReport& report, WithReserve reserve = WithReserve::kYes);
+
+// What a test of refused memory lives through.
+struct FaultCase {
+  const char* spec;
+  int window;  // sliding window of the layer
+};
+// Else GoogleTest prints its bytes, padding included, which memcheck reports.
+inline std::ostream& operator<<(std::ostream& out, const FaultCase& fault_case) {
+  return out << fault_case.spec;
+}
 
 // Counts what is held; refuses the `fail_at`-th request from now (0 = the next one, -1 = never).
 class TestAllocator final : public Allocator {

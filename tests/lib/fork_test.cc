@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -183,15 +182,6 @@ TEST(Fork, ATrimInsideASharedBlockWritesNothingAndTheNextRowGoesToAnotherBlock) 
 }
 
 // -- refused memory -----------------------------------------------------------------------------
-
-struct FaultCase {
-  const char* spec;
-  int window;
-};
-// Else GoogleTest prints its bytes, padding included, which memcheck reports.
-std::ostream& operator<<(std::ostream& out, const FaultCase& test_case) {
-  return out << test_case.spec;
-}
 
 class ForkFaults : public ::testing::TestWithParam<FaultCase> {
  protected:

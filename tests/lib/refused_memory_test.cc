@@ -10,6 +10,7 @@
 namespace kvsieve {
 namespace {
 
+using cache_test::FaultCase;
 using cache_test::MakeLayer;
 using cache_test::MakePrompt;
 using cache_test::MustCreate;
@@ -37,11 +38,6 @@ TEST(CacheFaults, ABitmapThatBecomesARunStaysInItsMemory) {
   ASSERT_TRUE(append(Phase::kDecode, {13}).ok());
   EXPECT_EQ(cache.Report().resident_bytes(), allocator.live_bytes);
 }
-
-struct FaultCase {
-  const char* spec;
-  int window;  // sliding window of the layer
-};
 
 // Runs `call` with the n-th request of memory refused, for every n, then with memory: each failure
 // leaves everything as it was, and the call works in the end. Only a decode append may keep room

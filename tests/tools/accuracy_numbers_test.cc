@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <ostream>
 #include <set>
 #include <span>
 #include <string>
@@ -87,6 +88,10 @@ struct Expected {
   std::int64_t code_and_scale_bytes, rows;
   Tolerance tolerance;
 };
+// Else GoogleTest prints its bytes, padding included, which memcheck reports.
+std::ostream& operator<<(std::ostream& out, const Expected& expected) {
+  return out << expected.spec;
+}
 
 constexpr Expected kExpected[] = {
     {"none | kv=int8", 0.00709, 0.000202, 1, 0.9881, 2027520, 15360, kPlain},
