@@ -71,7 +71,7 @@ struct Total {
   float lse = 0;
 };
 Total Finish(float max, float sum, float sink) {
-  // A logit beyond f32: no weights follow from it, and 0 would say that no row is visible.
+  // A logit above f32: no weights follow from it, and 0 would say that no row is visible.
   if (max == std::numeric_limits<float>::infinity()) {
     constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
     return {kNaN, kNaN};

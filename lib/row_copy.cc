@@ -12,9 +12,9 @@
 namespace kvsieve {
 namespace {
 
-// Sums of so large elements, on their way through a rotation or weighed by a softmax, are finite.
-// Codecs with a scale have the same limit, behind their transforms.
-constexpr float kLargestElement = 0x1p112F;
+// What 2^31 rows of such elements add up to is finite in f32, and so is a row on its way through a
+// rotation.
+constexpr float kLargestElement = 0x1p96F;
 
 // Magnitudes order like their bits, as signed integers without the sign; from the exponent's bits
 // on they are Inf and NaN. One vectorised pass.
@@ -98,7 +98,7 @@ Status CopyCheckedRow(const HeadsView& rows, Side side, int head, std::int64_t r
   const std::string where = StrCat(side == Side::kKey ? "keys" : "values", ", head ", head,
                                    ", row ", r, ", element ", FirstBeyond(to, rows.type));
   if (std::isfinite(largest)) {
-    return Status::Invalid(StrCat(where, ": beyond 2^112 (5.2e33), the most that rows may hold"));
+    return Status::Invalid(StrCat(where, ": beyond 2^96 (7.9e28), the most that rows may hold"));
   }
   return Status(ErrorCode::kNonFinite,
                 StrCat(where, ": NaN or Inf (nonfinite=zero counts and clears them)"));

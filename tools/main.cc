@@ -101,6 +101,7 @@ void EndBySignal(int number) {
 }
 
 void HandleSignals() {
+  std::signal(SIGXFSZ, SIG_IGN);  // the write fails, and its error says what to do
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action = {};
     if (sigaction(number, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;

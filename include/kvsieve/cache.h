@@ -212,7 +212,7 @@ class Cache {
   // value_dim]; lse f32 [query_heads, n] (natural log of the sum of exp, of the sink logit too;
   // may be null). A row is visible iff its position <= the query's and, with a window w, > the
   // query's - w. No visible row: out 0, lse -inf or the sink logit. A query with NaN or Inf,
-  // or with a logit beyond f32: out and lse NaN, others as if it were not there. Records nothing.
+  // or with a logit above f32: out and lse NaN, others as if it were not there. Records nothing.
   Status Attend(int layer_index, std::span<const TokenPos> query_positions,
                 const HeadsView& queries, const AttendParams& params, AttendScratch& scratch,
                 float* out, float* lse) const;

@@ -285,7 +285,7 @@ TEST(Attention, AHeadWithoutVisibleRowsGivesZeroAndMinusInfinity) {
 TEST(Attention, ALogitBeyondF32IsNoAnswer) {
   Prompt prompt = MakePrompt(MakeLayer(1, 1, 32, 32), 5, 1);
   Cache cache = MustCreate("none | kv=f16 | tail=5", {prompt.layer});
-  std::fill_n(prompt.keys.begin() + 2 * 32, 32, 1e30F);
+  std::fill_n(prompt.keys.begin() + 2 * 32, 32, 1e28F);
   MustAppend(cache, 0, prompt);
   for (const bool finished : {false, true}) {
     if (finished) {

@@ -164,13 +164,13 @@ TEST(CacheErrors, RowsBeyondTheLimitOfAllStoresAreNamed) {
     const LayerSpec layer = MakeLayer(2, 1, 32, 32);
     Prompt prompt = MakePrompt(layer, 8, 2);
     Cache cache = MustCreate(StrCat("none | kv=bf16 | tail=8, nonfinite=", nonfinite), {layer});
-    prompt.keys[3] = 0x1p112F;
+    prompt.keys[3] = 0x1p96F;
     EXPECT_TRUE(cache_test::AppendRows(cache, 0, Phase::kPrefill, prompt, 0, 4).ok());
     prompt.values[5 * 32 + 1] = nonfinite[0] == 'z' ? -INFINITY : 1.0F;
-    prompt.values[5 * 32 + 7] = -0x1.01p112F;
+    prompt.values[5 * 32 + 7] = -0x1.01p96F;
     ExpectRefused(
         cache, [&] { return cache_test::AppendRows(cache, 0, Phase::kPrefill, prompt, 4, 4); },
-        ErrorCode::kInvalidArgument, {"layer 0: values, head 0, row 1, element 7: beyond 2^112"});
+        ErrorCode::kInvalidArgument, {"layer 0: values, head 0, row 1, element 7: beyond 2^96"});
   }
 }
 
