@@ -35,7 +35,8 @@ constexpr StageInfo kInfos[] = {
      KVS_EVICT_WINDOW_OPTIONS, "see window_attention"},
     {"output_perturbation",
      "Keeps the rows whose loss would move the output of the last prompt queries most.",
-     "score = pool(mean over group and window of p/(1-p) |o - v|), p the softmax weight (DropKV)",
+     "score = pool(mean over group and window of p/(1-p) |o - v|), p the softmax weight (DropKV); "
+     "|v| where p is 1",
      KVS_EVICT_WINDOW_OPTIONS,
      "exact for dropping one row, summed for many; later queries are taken to be like the last "
      "ones"},

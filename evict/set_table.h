@@ -32,7 +32,7 @@ struct EvictStage {
 // Positions of the rows of a set, ascending: a list, or 0, 1, ... of rows that are to come.
 class RowPositions {
  public:
-  RowPositions(std::span<const TokenPos> listed)  // NOLINT(google-explicit-constructor)
+  RowPositions(std::span<const TokenPos> listed)  // NOLINT: implicit on purpose
       : listed_(listed), rows_(std::ssize(listed)) {}
   static RowPositions First(std::int64_t rows) {
     RowPositions first{std::span<const TokenPos>()};

@@ -100,9 +100,8 @@ class ByteSearch {
 
 std::vector<LayerDecision> OverBudget(Candidate candidate, const ByteBudgetCall& call) {
   for (LayerDecision& decision : candidate.decisions) {
-    decision.note = StrCat("budget ", call.evictor.byte_budget()->ToString(), " allows ",
-                           call.limit_bytes, " bytes, ", candidate.bytes, " must stay",
-                           decision.note.empty() ? "" : ": ", decision.note);
+    decision.note = StrCat(MustStayNote(call, candidate.bytes), decision.note.empty() ? "" : ": ",
+                           decision.note);
   }
   return std::move(candidate.decisions);
 }
@@ -115,6 +114,11 @@ std::vector<LayerDecision> NotReached(Candidate candidate, std::int64_t limit_by
 }
 
 }  // namespace
+
+std::string MustStayNote(const ByteBudgetCall& call, std::int64_t bytes) {
+  return StrCat("budget ", call.evictor.byte_budget()->ToString(), " allows ", call.limit_bytes,
+                " bytes, ", bytes, " must stay");
+}
 
 std::int64_t KeptBytes(const LayerState& layer, std::int64_t tail, std::span<const TokenPos> kept,
                        std::span<const std::uint8_t> tiers) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kvsieve/evict.h"
@@ -32,6 +33,9 @@ struct ByteBudgetCall {
   std::span<const LayerState* const> layers;  // ranked
   std::span<const Observation> observations;  // one per layer
 };
+
+// What a layer's report says where `bytes` stay whatever the budget.
+std::string MustStayNote(const ByteBudgetCall& call, std::int64_t bytes);
 
 // The largest number of rows, over all heads, whose kept bytes are within the limit: as many rows
 // of each head, then one more in (layer, head) order while it fits, divided by the evictor's split.

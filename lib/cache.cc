@@ -284,9 +284,7 @@ Status Cache::SetExternalScores(int layer_index, std::span<const float> scores) 
 
 Status Cache::FinishPrefill(std::int64_t scratch_limit_bytes) {
   return NoThrow([&]() -> Status {
-    if (impl_->finished)
-      return Status(ErrorCode::kState,
-                    "the prompt was finished before: FinishPrefill ends it once");
+    if (impl_->finished) return Status(ErrorCode::kState, "FinishPrefill was called before");
     PrefillPlan plan(*impl_->pipeline, impl_->layers, *impl_->allocator, impl_->workers());
     KVS_RETURN_IF_ERROR(plan.Decide(scratch_limit_bytes));
     KVS_RETURN_IF_ERROR(plan.Reserve());

@@ -27,11 +27,10 @@ Result<std::int64_t> Cache::TrimToPosition(TokenPos position, Trim trim) {
     if (layers.empty()) return std::int64_t{0};
     const TokenPos exact = oldest_exact_position();
     if (end < exact && trim == Trim::kExact) {
-      return Status(ErrorCode::kNotExact,
-                    StrCat("trim to position ", position,
-                           ": rows before it were evicted; positions "
-                           "from ",
-                           exact, " on are exact (one that allows inexact goes further back)"));
+      return Status(
+          ErrorCode::kNotExact,
+          StrCat("trim to position ", position, ": rows before it were evicted; positions from ",
+                 exact, " on are exact (one that allows inexact goes further back)"));
     }
     std::vector<LayerTrim> trims;
     for (const LayerState* layer : layers) {

@@ -22,7 +22,7 @@ namespace kvsieve {
 // What the heads of a layer share. Positions are 0, 1, ...
 struct HeadSetting {
   LayerSpec layer;
-  std::vector<LayerStore> stores;        // one per tier
+  std::vector<LayerStore> stores;       // one per tier
   std::vector<std::int64_t> cold_rows;  // that tiers 1, 2, ... take, if there are so many
   RowShape shape;
   std::int64_t prompt_tokens = 0;
@@ -72,7 +72,7 @@ class HeadBytes {
   std::int64_t Horizon(const RowBounds& rows) const;
 
   ByteReport RowBytes(const Counts& counts, const Cold& cold) const;  // all but positions
-  ByteBounds Room(const Counts& counts) const;      // of buffers that decode appends grew
+  ByteBounds Room(const Counts& counts) const;  // of buffers that decode appends grew
   ByteBounds Positions(const Counts& before, const Counts& counts, const Cold& cold,
                        std::span<const PositionRange> certain) const;
   ByteBounds AnyPositions(std::int64_t rows) const;

@@ -92,10 +92,13 @@ Status PlannedHead::BuildLadder() {
     if (begin_ < end_ && std::ssize(refused) == end_ - begin_) continue;
     if (alike && refused.size() >= refused_.back().size()) continue;
     KVS_ASSIGN_OR_RETURN(const TierErrors errors, MeasureHeld(store, refused));
-    const int rung = alike ? ladder_.rungs : ++ladder_.rungs;
-    tier_of_.resize(rung);
+    if (alike) {
+      --ladder_.rungs;
+      tier_of_.pop_back();
+      refused_.pop_back();
+    }
+    const int rung = ++ladder_.rungs;
     tier_of_.push_back(tier);
-    refused_.resize(rung);
     refused_.push_back(std::move(refused));
     ladder_.bytes[rung] = bytes;
     ladder_.key_errors[rung] = errors.key;

@@ -61,6 +61,10 @@ class VariantBuilder {
   Status BuildRecipe();
 
   Status CheckNothingElse() const;
+  // Given with the eviction or later, so meant for it.
+  bool GivenForIt(Key key) const {
+    return settings_.given(key) && settings_[key].source >= settings_[kEviction].source;
+  }
   // As it is called where the eviction is set.
   std::string_view NameOf(Key key) const {
     const PolicyOption& option = PolicyOptions()[key];
@@ -138,25 +142,19 @@ Status VariantBuilder::ReadEviction() {
 // A setting that says how to evict, beside one as late that says not to, is a mistake.
 Status VariantBuilder::CheckNothingElse() const {
   for (const Key key : {kBudget, kWindow, kSinks, kMinTokens}) {
-    if (!settings_.given(key) || settings_[key].source < settings_[kEviction].source) {
-      continue;
-    }
+    if (!GivenForIt(key)) continue;
     const bool by_request = settings_[key].source == Source::kRequest;
     const PolicyOption& eviction = PolicyOptions()[kEviction];
-    return Invalid(
-        key, StrCat("means nothing while eviction is off (", settings_.Label(kEviction),
-                    "); choose one with ", by_request ? eviction.field : eviction.flag,
-                    ", for example snapkv"));
+    return Invalid(key, StrCat("means nothing while eviction is off (", settings_.Label(kEviction),
+                               "); choose one with ", by_request ? eviction.field : eviction.flag,
+                               ", for example snapkv"));
   }
   return Status::Ok();
 }
 
 void VariantBuilder::AddArgument(Key key, std::string value) {
-  call_.args.push_back({std::string(ArgumentOf(key)),
-                        std::move(value),
-                        KeyColumn(key),
-                        ValueColumn(key),
-                        {}});
+  call_.args.push_back(
+      {std::string(ArgumentOf(key)), std::move(value), KeyColumn(key), ValueColumn(key), {}});
 }
 
 Status VariantBuilder::ReadBudget() {
@@ -166,8 +164,7 @@ Status VariantBuilder::ReadBudget() {
   evict::ReadBudget(args, &budget_);
   const Status read = args.Finish();
   if (!read.ok()) {
-    return Invalid(kBudget,
-                   WithoutPrefix(SpecMessage(read.message()).text, "option budget: "));
+    return Invalid(kBudget, WithoutPrefix(SpecMessage(read.message()).text, "option budget: "));
   }
   if (budget_.kind == evict::BudgetKind::kAuto) KVS_RETURN_IF_ERROR(ResolveAuto());
   variant_.budget_label = settings_.Label(kBudget);
@@ -204,7 +201,7 @@ Status VariantBuilder::ResolveAuto() {
 // `best` by the budget's factor. Stores, window and sinks are its own.
 Status VariantBuilder::BuildRecipe() {
   for (const Key key : {kStore, kWindow, kSinks}) {
-    if (!settings_.given(key) || settings_[key].source < settings_[kEviction].source) continue;
+    if (!GivenForIt(key)) continue;
     return Invalid(key, StrCat("means nothing with ", settings_.Label(kEviction)));
   }
   const std::string& factor = settings_[kBudget].text;
@@ -228,9 +225,8 @@ Status VariantBuilder::BuildPipeline() {
   if (settings_.given(kStore)) spec += StrCat(" | ", settings_[kStore].text);
   Result<Pipeline> pipeline = Pipeline::Parse(spec);
   if (!pipeline.ok()) {
-    return Status(pipeline.error().code,
-                  StrCat(settings_.Label(kEviction), " with ",
-                         settings_.Label(kStore), ": ", pipeline.message()));
+    return Status(pipeline.error().code, StrCat(settings_.Label(kEviction), " with ",
+                                                settings_.Label(kStore), ": ", pipeline.message()));
   }
   variant_.pipeline = std::make_shared<const Pipeline>(*std::move(pipeline));
   variant_.note = StrCat(settings_.Label(kEviction), ", ", variant_.budget_label);
@@ -260,8 +256,7 @@ Status VariantBuilder::Explain(const Error& error) const {
   const std::string_view what = message.text.substr(0, end);
   std::string remedy = "; raise it";
   std::string_view before = ", or lower ";
-  for (const auto& [part, lower] :
-       {std::pair("sinks ", kSinks), std::pair("window ", kWindow)}) {
+  for (const auto& [part, lower] : {std::pair("sinks ", kSinks), std::pair("window ", kWindow)}) {
     if (what.find(part) == std::string_view::npos) continue;
     remedy += StrCat(before, settings_.Name(lower));
     before = " or ";

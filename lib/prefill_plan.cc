@@ -122,11 +122,7 @@ Result<std::vector<LayerDecision>> PrefillPlan::DecideRanked(
   }
   call.limit_bytes = evictor.byte_budget()->LimitOf(full_bytes);
   if (ranked.empty() && call.fixed_bytes > call.limit_bytes) {
-    for (LayerPlan& plan : plans_) {
-      AddNote(StrCat("budget ", evictor.byte_budget()->ToString(), " allows ", call.limit_bytes,
-                     " bytes, ", call.fixed_bytes, " must stay"),
-              plan.note);
-    }
+    for (LayerPlan& plan : plans_) AddNote(MustStayNote(call, call.fixed_bytes), plan.note);
   }
   if (pipeline_.plans_tiers()) return PlanTiers(call, parallel_, &scratch);
   return DecideBytes(call, parallel_, &scratch);

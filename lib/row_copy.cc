@@ -95,8 +95,8 @@ Status CopyCheckedRow(const HeadsView& rows, Side side, int head, std::int64_t r
     tally->largest = std::max(tally->largest, largest);
     return Status::Ok();
   }
-  const std::string where = StrCat(side == Side::kKey ? "keys" : "values", ", head ", head,
-                                   ", row ", r, ", element ", FirstBeyond(to, rows.type));
+  const std::string where = StrCat(SideName(side), ", head ", head, ", row ", r, ", element ",
+                                   FirstBeyond(to, rows.type));
   if (std::isfinite(largest)) {
     return Status::Invalid(StrCat(where, ": beyond 2^96 (7.9e28), the most that rows may hold"));
   }

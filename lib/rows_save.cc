@@ -40,7 +40,7 @@ bool AllFinite(const void* elements, ElementType type, std::size_t bytes) {
 // `rows` rows of one side; Append lets no NaN or Inf in.
 Result<Buffer> LoadRows(Allocator& allocator, const RowShape& shape, Side side, std::int64_t rows,
                         StateReader& in) {
-  const std::string_view field = side == Side::kKey ? "keys" : "values";
+  const std::string_view field = SideName(side);
   const std::size_t row_bytes = shape.row_bytes(side);
   KVS_RETURN_IF_ERROR(in.NeedLeft(field, static_cast<std::uint64_t>(rows), row_bytes));
   const std::size_t bytes = static_cast<std::size_t>(rows) * row_bytes;

@@ -59,9 +59,7 @@ std::vector<std::string_view> StoragePresetNames() {
 bool IsStoragePreset(std::string_view name) { return FindStage(kStoragePresets, name) != nullptr; }
 
 Status CheckEvictPlace(const SpecCall& call) {
-  if (IsCodec(call.name)) {
-    return CodecWithoutSide(call.column, call.name);
-  }
+  if (IsCodec(call.name)) return CodecWithoutSide(call.column, call.name);
   return Status::Ok();
 }
 

@@ -14,8 +14,7 @@ namespace {
 
 Status Named(Side side, std::string_view of, Status status) {
   if (status.ok()) return status;
-  return Status(status.error().code,
-                StrCat(side == Side::kKey ? "keys" : "values", of, status.message()));
+  return Status(status.error().code, StrCat(SideName(side), of, status.message()));
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ Result<std::int64_t> Store(const Chain& chain, const Sample& sample, std::span<f
                            std::span<std::uint8_t> bytes) {
   Result<std::int64_t> saturated = EncodeRowsTo(chain, sample.view(), stats, bytes);
   if (saturated.ok()) return saturated;
-  const std::string_view side = chain.side() == Side::kKey ? "keys" : "values";
+  const std::string_view side = SideName(chain.side());
   return Status(saturated.error().code,
                 StrCat(side, ", of ", sample.rows, " sampled rows ", saturated.message()));
 }

@@ -7,7 +7,8 @@
 namespace kvsieve::tools {
 
 // Prints rows and dimensions per layer and returns true when `path` is such a file: safetensors
-// with positions, tiers, k and v of each layer.{i}.head.{h} and nothing else. Prints nothing otherwise.
+// with positions, tiers, k and v of each layer.{i}.head.{h} and nothing else. Prints nothing
+// otherwise.
 bool PrintCompactedFile(const std::string& path);
 
 }  // namespace kvsieve::tools

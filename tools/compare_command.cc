@@ -130,7 +130,7 @@ void AddCompare(CLI::App& app, Context& context) {
       ->allow_extra_args(false);
   command
       ->add_option("--grid", options->grid,
-                   "A ready-made set: quick (26, the default without -p) or full")
+                   "A ready-made set: quick (one of each kind, the default without -p) or full")
       ->check(CLI::IsMember({"quick", "full"}))
       ->type_name("GRID");
   AddScoresOption(*command, &options->scores);

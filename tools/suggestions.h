@@ -14,8 +14,8 @@ struct Suggestion {
   std::optional<double> error;
 };
 
-// Plain storage, recommended pipelines and stores, and storage presets, the least error first and what was not
-// measured last.
+// Plain storage, recommended pipelines and stores, and storage presets, the least error first and
+// what was not measured last.
 std::vector<Suggestion> Suggestions();
 
 }  // namespace kvsieve::tools

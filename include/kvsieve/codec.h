@@ -24,6 +24,8 @@
 namespace kvsieve {
 
 enum class Side : std::uint8_t { kKey, kValue };
+// As errors name it.
+constexpr std::string_view SideName(Side side) { return side == Side::kKey ? "keys" : "values"; }
 
 // Which kernels attend over a codec's blocks.
 enum class KernelPath : std::uint8_t {
@@ -49,7 +51,8 @@ struct ConstBlockRef {
   const std::uint8_t* data = nullptr;
   int capacity_rows = 0;
   ConstBlockRef(const std::uint8_t* d, int capacity) : data(d), capacity_rows(capacity) {}
-  ConstBlockRef(BlockRef block) : data(block.data), capacity_rows(block.capacity_rows) {}  // NOLINT
+  ConstBlockRef(BlockRef block)
+      : data(block.data), capacity_rows(block.capacity_rows) {}  // NOLINT: implicit on purpose
 };
 
 // Most query heads that one Score or Accumulate call takes; a block is read from memory once and
@@ -150,7 +153,7 @@ class Transform {
 // several chains share what their first transform learnt, those of the first apart from those of
 // the rest.
 struct ChainStats {
-  ChainStats(const float* all) : first(all) {}  // NOLINT
+  ChainStats(const float* all) : first(all) {}  // NOLINT: implicit on purpose
   ChainStats(const float* of_first, const float* of_rest) : first(of_first), rest(of_rest) {}
   const float* first;
   const float* rest = nullptr;  // null: they follow `first`

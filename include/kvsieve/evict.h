@@ -259,8 +259,8 @@ class Evictor {
 // Builds an evictor from its call. Unknown names suggest the nearest one.
 Result<std::shared_ptr<const Evictor>> MakeEvictor(const SpecCall& call);
 
-// What `kvsieve list` and `kvsieve explain` say of each evict stage: those that rank rows, and those
-// that plan (Evictor::loss_estimator).
+// What `kvsieve list` and `kvsieve explain` say of each evict stage: those that rank rows, and
+// those that plan (Evictor::loss_estimator).
 std::span<const StageInfo> EvictorInfos();
 std::span<const StageInfo> PlannerInfos();
 

@@ -15,29 +15,31 @@
 #include "kvsieve/str_cat.h"
 
 namespace kvsieve::eval {
-namespace {
 
-namespace fs = std::filesystem;
-
-// Names of temporary files where a signal handler can read them: no lock, no heap.
+// The name of a temporary file where a signal handler can read it: no lock, no heap.
 struct TemporaryName {
   std::atomic<bool> taken = false;
   std::atomic<bool> complete = false;
   char path[PATH_MAX] = {};
 };
+
+namespace {
+
+namespace fs = std::filesystem;
+
 static_assert(std::atomic<bool>::is_always_lock_free);
 TemporaryName temporary_names[8];
 
-// The place of the name, or `none` where all are taken.
-int AddTemporaryName(const std::string& path, int none) {
-  if (path.size() >= PATH_MAX) return none;
+// Null where all are taken.
+TemporaryName* AddTemporaryName(const std::string& path) {
+  if (path.size() >= PATH_MAX) return nullptr;
   for (TemporaryName& name : temporary_names) {
     if (name.taken.exchange(true)) continue;
     *std::copy(path.begin(), path.end(), name.path) = '\0';
     name.complete = true;
-    return static_cast<int>(&name - temporary_names);
+    return &name;
   }
-  return none;
+  return nullptr;
 }
 
 // 0, or the errno of the first write that failed.
@@ -79,7 +81,7 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   file.target_ = FollowLinks(path);
   if (file.target_.empty()) return file.errors_.System("write", ELOOP);
   file.temporary_ = StrCat(file.target_, ".", static_cast<long>(getpid()), ".tmp");
-  file.name_ = AddTemporaryName(file.temporary_, kNoName);
+  file.name_ = AddTemporaryName(file.temporary_);
   file.descriptor_ = open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
                           S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
   if (file.descriptor_ >= 0) return file;
@@ -113,10 +115,10 @@ void AtomicFile::Discard() {
 }
 
 void AtomicFile::ForgetName() {
-  const int index = std::exchange(name_, kNoName);
-  if (index == kNoName) return;
-  temporary_names[index].complete = false;
-  temporary_names[index].taken = false;
+  TemporaryName* name = std::exchange(name_, nullptr);
+  if (name == nullptr) return;
+  name->complete = false;
+  name->taken = false;
 }
 
 void RemoveTemporaryFiles() {

@@ -16,6 +16,8 @@ namespace kvsieve::eval {
 // a symbolic link, which need not exist. Empty when links lead in a circle.
 std::string FollowLinks(const std::string& path);
 
+struct TemporaryName;
+
 // A file written under a temporary name beside FollowLinks(path) until Commit gives it its own.
 // Without Commit, or when it fails, no temporary file is left and an existing file is as it was.
 // Links stay links.
@@ -27,7 +29,7 @@ class AtomicFile {
       : errors_(std::move(other.errors_)),
         target_(std::move(other.target_)),
         temporary_(std::move(other.temporary_)),
-        name_(std::exchange(other.name_, kNoName)),
+        name_(std::exchange(other.name_, nullptr)),
         descriptor_(std::exchange(other.descriptor_, -1)) {}
   AtomicFile& operator=(AtomicFile&&) = delete;
 
@@ -45,8 +47,7 @@ class AtomicFile {
   FileErrors errors_;
   std::string target_;
   std::string temporary_;
-  static constexpr int kNoName = -1;
-  int name_ = kNoName;  // of those that RemoveTemporaryFiles reads
+  TemporaryName* name_ = nullptr;  // null: RemoveTemporaryFiles had no place left
   int descriptor_ = -1;
 };
 

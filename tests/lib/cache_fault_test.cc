@@ -1,6 +1,7 @@
 // Wrong calls: one line that says what to do, and nothing has changed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -171,6 +172,24 @@ TEST(CacheErrors, RowsBeyondTheLimitOfAllStoresAreNamed) {
     ExpectRefused(
         cache, [&] { return cache_test::AppendRows(cache, 0, Phase::kPrefill, prompt, 4, 4); },
         ErrorCode::kInvalidArgument, {"layer 0: values, head 0, row 1, element 7: beyond 2^96"});
+  }
+}
+
+// 0 would say that nothing is visible.
+TEST(CacheErrors, ALogitAboveF32IsNoAnswer) {
+  Prompt prompt = MakePrompt(MakeLayer(1, 1, 32, 32), 5, 1);
+  Cache cache = MustCreate("none | kv=f16 | tail=5", {prompt.layer});
+  std::fill_n(prompt.keys.begin() + 2 * 32, 32, 1e28F);
+  cache_test::MustAppend(cache, 0, prompt);
+  for (const bool finished : {false, true}) {
+    if (finished) {
+      ASSERT_TRUE(cache.FinishPrefill().ok());
+    }
+    const std::vector<float> queries(32, 1e20F);
+    const cache_test::Attended attended =
+        cache_test::MustAttend(cache, 0, queries, Positions(9, 1));
+    EXPECT_TRUE(std::isnan(attended.lse[0]));
+    for (const float out : attended.out) EXPECT_TRUE(std::isnan(out));
   }
 }
 

@@ -31,25 +31,6 @@ TEST(EvictionPolicyErrors, AScheduleIsNotPartOfTheStore) {
       "is finished: leave schedule= out");
 }
 
-TEST(EvictionPolicyErrors, PlansAreTakenByTheirFactor) {
-  EXPECT_EQ(ErrorOf({{"--kv-eviction", "best(8x)"}}),
-            "--kv-eviction best(8x): the factor has a setting of its own: --kv-budget");
-  EXPECT_EQ(ErrorOf({{"--kv-eviction", "best"}}),
-            "--kv-budget 512 (default): best takes how many times smaller than f16: best(8x), from "
-            "2.5x to 32x");
-  EXPECT_EQ(ErrorOf({{"--kv-eviction", "best"}, {"--kv-budget", "8x"}, {"--kv-window", "16"}}),
-            "--kv-window 16: means nothing with --kv-eviction best");
-  EXPECT_EQ(ErrorOf({{"--kv-eviction", "best"}, {"--kv-budget", "8x"}, {"--kv-store", "kv=int8"}}),
-            "--kv-store kv=int8: means nothing with --kv-eviction best");
-  EXPECT_EQ(
-      ErrorOf({{"--kv-eviction", "waterfill"}, {"--kv-budget", "8x"}}),
-      "--kv-eviction waterfill: its stores have no setting; take best, or give the server the "
-      "pipeline itself");
-  EXPECT_EQ(ErrorOf({{"--kv-eviction", "snapkv"}, {"--kv-store", "tiers=[kv=int8;kv=int4]"}}),
-            "--kv-store tiers=[kv=int8;kv=int4]: column 1: a policy chooses no tiers: take the "
-            "eviction best, which has its own");
-}
-
 TEST(EvictionPolicyErrors, SpacesDoNotMakeAnotherEviction) {
   const auto policy = EvictionPolicy::FromFlags(std::vector<PolicySetting>{
       {"--kv-eviction", "snapkv(pool=avg:5)"}, {"--kv-window", "24"}, {"--kv-sink-tokens", "8"}});

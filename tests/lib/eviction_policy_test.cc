@@ -92,17 +92,6 @@ TEST(EvictionPolicy, RequestsOverrideFlags) {
   EXPECT_EQ(SpecOf({}, {{"kv_eviction", "recency"}}), "recency(budget=512)");
 }
 
-TEST(EvictionPolicy, AFactorChoosesThePlanThatBestStandsFor) {
-  const Settings flags = {{"--kv-eviction", "best"}, {"--kv-budget", "8x"}};
-  EXPECT_EQ(SpecOf(flags, {}), "best(8x)");
-  EXPECT_EQ(SpecOf(flags, {{"kv_budget", "4x"}}), "best(4x)");
-  EXPECT_EQ(OutcomeOf(flags, {}, 128), Outcome::kShortPrompt);
-  EXPECT_EQ(PlanOf(*PolicyOf(flags), {}, 100)->pipeline->Typed(), "none");
-  // The store is that of the eviction which the flags chose.
-  const Settings stored = {{"--kv-eviction", "snapkv"}, {"--kv-store", "kv=int8"}};
-  EXPECT_EQ(SpecOf(stored, {{"kv_eviction", "best"}, {"kv_budget", "8x"}}), "best(8x)");
-}
-
 TEST(EvictionPolicy, WindowAndSinksGoWithTheEvictionTheyWereGivenFor) {
   const Settings flags = {{"--kv-eviction", "snapkv"},
                           {"--kv-budget", "1024"},

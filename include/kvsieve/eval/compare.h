@@ -143,7 +143,7 @@ void MarkParetoFront(std::span<PipelineResult> results);
 // The kernel path of a layer in one word: "fused", or "k:fused v:portable" where K and V differ.
 std::string PathName(const LayerReport& report);
 
-// Ready-made sets of pipelines. Quick: one of each kind, 26. Full: budgets times stores.
+// Ready-made sets of pipelines. Quick: one of each kind. Full: budgets times stores.
 enum class Grid : std::uint8_t { kQuick, kFull };
 std::vector<std::string> GridSpecs(Grid grid);
 
